@@ -1,0 +1,36 @@
+# Two commands for a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types soak bench docs clean
+
+$(BIN)/queuety: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[embedded,rich,dev]'
+	@touch $@
+
+demo: $(BIN)/queuety
+	$(BIN)/queuety demo
+
+test: $(BIN)/queuety lint types
+	$(BIN)/python -m pytest -m "not soak"
+
+lint: $(BIN)/queuety
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(BIN)/queuety
+	$(BIN)/mypy
+
+soak: $(BIN)/queuety
+	$(BIN)/python -m pytest -m soak --timeout=1800
+
+docs: $(BIN)/queuety
+	$(BIN)/python docs/generate.py
+
+bench: $(BIN)/queuety
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build

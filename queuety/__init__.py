@@ -1,0 +1,100 @@
+"""A job queue for Python whose queue is a PostgreSQL table."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queuety.app import Queuety
+    from queuety.context import Context
+    from queuety.errors import (
+        DatabaseUnreachable,
+        DuplicateJob,
+        JobCancelled,
+        JobFailed,
+        JobNotFound,
+        LeaseLost,
+        PayloadError,
+        Permanent,
+        QueuetyError,
+        Retry,
+        SchemaMismatch,
+        Snooze,
+        TimeLimitExceeded,
+        UsageError,
+        WaitTimeout,
+        WrongState,
+    )
+    from queuety.handle import JobHandle
+    from queuety.handler import Handler
+    from queuety.model import Event, Job, Priority, State
+    from queuety.policy.retry import Backoff
+
+__version__ = "0.1.0"
+
+# Lazy, so that a supervisor can import queuety.process without any database code.
+_HOMES = {
+    "queuety.app": ["Queuety"],
+    "queuety.context": ["Context"],
+    "queuety.errors": [
+        "DatabaseUnreachable",
+        "DuplicateJob",
+        "JobCancelled",
+        "JobFailed",
+        "JobNotFound",
+        "LeaseLost",
+        "PayloadError",
+        "Permanent",
+        "QueuetyError",
+        "Retry",
+        "SchemaMismatch",
+        "Snooze",
+        "TimeLimitExceeded",
+        "UsageError",
+        "WaitTimeout",
+        "WrongState",
+    ],
+    "queuety.handle": ["JobHandle"],
+    "queuety.handler": ["Handler"],
+    "queuety.model": ["Event", "Job", "Priority", "State"],
+    "queuety.policy.retry": ["Backoff"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'queuety' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+__all__ = [
+    "Backoff",
+    "Context",
+    "DatabaseUnreachable",
+    "DuplicateJob",
+    "Event",
+    "Handler",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobHandle",
+    "JobNotFound",
+    "LeaseLost",
+    "PayloadError",
+    "Permanent",
+    "Priority",
+    "Queuety",
+    "QueuetyError",
+    "Retry",
+    "SchemaMismatch",
+    "Snooze",
+    "State",
+    "TimeLimitExceeded",
+    "UsageError",
+    "WaitTimeout",
+    "WrongState",
+    "__version__",
+]

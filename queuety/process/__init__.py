@@ -1,0 +1,1 @@
+"""The three kinds of process of a pool: supervisor, keeper, worker."""
