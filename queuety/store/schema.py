@@ -1,0 +1,90 @@
+"""Which schema a database has, and whether this version can work with it."""
+
+from __future__ import annotations
+
+from psycopg import errors as pg
+
+from queuety.errors import RightsMissing, SchemaMismatch
+from queuety.store.connect import Connection, translate
+
+# The newest revision under migrations/versions; what this version's statements are written for.
+EXPECTED = "0001"
+
+# What a worker does to each relation. A caller needs less; the statement that fails says so then.
+_DATA = "SELECT, INSERT, UPDATE, DELETE"
+_NEEDED = {
+    "jobs": _DATA,
+    "finished_jobs": _DATA,
+    "buried_jobs": _DATA,
+    "job_events": _DATA,
+    "workers": _DATA,
+    "queues": _DATA,
+    "sleepers": _DATA,
+    "all_jobs": "SELECT",
+    "leases": "USAGE",
+    "event_ids": "USAGE",
+}
+_SEQUENCES = {"leases", "event_ids"}
+
+_GRANT = "as the owner: GRANT USAGE ON SCHEMA queuety, SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
+_GRANT += " and USAGE ON ALL SEQUENCES IN SCHEMA queuety to the role"
+
+
+def check_schema(conn: Connection) -> None:
+    """Promise that the schema is the one this version was written for.
+
+    Raises SchemaMismatch if it is missing, older or newer, RightsMissing if the role may not look.
+    """
+    found = current(conn)
+    if found is None:
+        raise SchemaMismatch(
+            f"The database {conn.info.dbname!r} has no Queuety schema", "run `queuety db migrate`"
+        )
+    if found < EXPECTED:
+        raise SchemaMismatch(
+            f"The schema is at revision {found}, older than {EXPECTED}, which this version needs",
+            "run `queuety db migrate`",
+        )
+    if found > EXPECTED:
+        raise SchemaMismatch(
+            f"The schema is at revision {found}, newer than {EXPECTED}, the last that this version knows",
+            "update Queuety here; `queuety db migrate` only moves forward",
+        )
+
+
+def check_rights(conn: Connection) -> None:
+    """Promise that the role may do all that a worker does.
+
+    Raises RightsMissing naming every right that is not there: a missing one would look like an empty queue.
+    """
+    with conn.transaction():
+        rows = conn.execute(
+            """
+            SELECT name, array_agg(privilege ORDER BY place)
+            FROM unnest(%s::text[], %s::text[], %s::boolean[]) AS needed (name, privileges, sequence),
+                 unnest(string_to_array(privileges, ', ')) WITH ORDINALITY AS one (privilege, place)
+            WHERE NOT CASE WHEN sequence THEN has_sequence_privilege('queuety.' || name, privilege)
+                           ELSE has_table_privilege('queuety.' || name, privilege) END
+            GROUP BY name ORDER BY name COLLATE "C"
+            """,
+            [list(_NEEDED), list(_NEEDED.values()), [name in _SEQUENCES for name in _NEEDED]],
+        ).fetchall()
+    if rows:
+        lacking = "; ".join(f"{', '.join(privileges)} on {name}" for name, privileges in rows)
+        raise RightsMissing(f"The role {conn.info.user!r} lacks rights in schema queuety: {lacking}", _GRANT)
+
+
+def current(conn: Connection) -> str | None:
+    """The revision that the database is at; None without a schema.
+
+    Raises RightsMissing if the role may not look.
+    """
+    try:
+        # A savepoint, should the caller be in a transaction: a missing table must not spoil that.
+        with conn.transaction():
+            row = conn.execute("SELECT version_num FROM queuety.schema_version").fetchone()
+    except (pg.UndefinedTable, pg.InvalidSchemaName):
+        return None
+    except pg.InsufficientPrivilege as error:
+        raise translate(error) from None
+    return str(row[0]) if row else None
