@@ -68,23 +68,22 @@ def reachable(binaries: Binaries, folder: Folder) -> Path:
     """
     if os.geteuid() != 0 or _runs_as(binaries.bin, folder):
         return binaries.bin
-    prefix = binaries.bin.parent
     seen = (binaries.bin / "postgres").stat()
-    name = hashlib.sha256(f"{prefix} {seen.st_mtime_ns} {seen.st_size}".encode()).hexdigest()[:12]
+    name = hashlib.sha256(f"{binaries.bin} {seen.st_mtime_ns} {seen.st_size}".encode()).hexdigest()[:12]
     copy = folder.path / f"postgres-{name}"
     if not copy.is_dir():
         for old in folder.path.glob("postgres-*"):
             shutil.rmtree(old)
         beside = copy.with_suffix(".new")
-        shutil.copytree(prefix, beside, symlinks=True, ignore=shutil.ignore_patterns("include"))
-        _open_to_all(beside)
+        _copy(binaries.bin.parent, beside)
         beside.rename(copy)
-    if not _runs_as(copy / "bin", folder):
+    copied = copy.joinpath(*binaries.bin.parts[-3:])
+    if not _runs_as(copied, folder):
         raise UsageError(
             f"{folder.account.name}, who runs the server for root, cannot run {binaries.bin}/postgres",
             "install it where everybody may read, or set QUEUETY_DATABASE_URL",
         )
-    return copy / "bin"
+    return copied
 
 
 def _look(bin_dir: Path) -> Binaries | None:
@@ -103,6 +102,16 @@ def _runs_as(bin_dir: Path, folder: Folder) -> bool:
         return folder.run([str(bin_dir / "initdb"), "-V"], output=subprocess.DEVNULL) == 0
     except PermissionError:
         return False
+
+
+def _copy(prefix: Path, to: Path) -> None:
+    """Copy an installation, with the libraries that a wheel keeps beside it at a relative path."""
+    package = prefix.parent
+    for part in (prefix, package / ".dylibs", package.with_name(f"{package.name}.libs")):
+        if part.is_dir():
+            relative = part.relative_to(package.parent)
+            shutil.copytree(part, to / relative, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    _open_to_all(to)
 
 
 def _open_to_all(tree: Path) -> None:

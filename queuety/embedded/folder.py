@@ -234,7 +234,7 @@ def _account(path: Path) -> Account:
     for made in (path / "data", path):
         try:
             owner = made.stat().st_uid
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         if owner != 0:
             return _named(owner)
