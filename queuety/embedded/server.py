@@ -269,8 +269,8 @@ def _explain_death(folder: Folder, since: int) -> None:
         lines = [line.strip() for line in log if line.strip()]
     if any("pre-existing shared memory block" in line for line in lines):
         return  # the rest of a server that was started without our lock
-    telling = [line for line in lines if re.search(r"FATAL|PANIC|error:|rror while", line)]
-    said = (telling or lines or ["it said nothing"])[-1]
+    telling = [line for line in lines if re.search("FATAL|PANIC|error", line) and "starting up" not in line]
+    said = (telling or lines or ["it said nothing"])[0]
     raise DatabaseUnreachable(f"PostgreSQL did not start: {said}", f"see {folder.log} {ELSEWHERE}")
 
 
