@@ -23,11 +23,13 @@ def online() -> None:
         version_table_schema="queuety",
     )
     with context.begin_transaction():
-        # A role's own time limits must not cut a migration that waits for its turn.
+        # A role's own time limits must not cut off whoever waits for his turn.
         context.execute("SET LOCAL statement_timeout = 0")
         context.execute("SET LOCAL lock_timeout = 0")
         # Lock before looking: whoever waited here finds the version that the first one wrote.
         context.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
+        # A table in use: give up rather than let every worker queue behind us.
+        context.execute("SET LOCAL lock_timeout = '10s'")
         # Not IF NOT EXISTS: that asks for the right to create schemas even if the schema is there.
         found = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = 'queuety'").scalar()
         if not found:

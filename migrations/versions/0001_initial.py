@@ -206,37 +206,55 @@ FROM queuety.buried_jobs;
 COMMENT ON VIEW queuety.all_jobs IS 'Every job in every state, for readers';
 """
 
-# The contract for other languages. One rule for names, as in queuety.names: code points, no locale.
+# The contract for other languages. Names follow queuety.names, by code points and so in every locale alike.
+# Of what is not ASCII, usual spaces, punctuation and symbols are refused, for want of Unicode's categories.
 ENQUEUE = r"""
-CREATE FUNCTION queuety.enqueue_name(what text, given jsonb) RETURNS text
+CREATE FUNCTION queuety.enqueue_name(kind text, given jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
 DECLARE
-    _name text := given #>> '{}';
+    _name text;
+    _refused text;
+    _hint text := 'Use letters, digits and _ - . : / @ + #, with no - or . in front.';
 BEGIN
     IF jsonb_typeof(given) IS DISTINCT FROM 'string' THEN
         RAISE EXCEPTION 'queuety.enqueue: % must be text, not %',
-            what, coalesce(jsonb_typeof(given), 'missing') USING ERRCODE = 'invalid_parameter_value';
+            kind, coalesce(jsonb_typeof(given), 'missing') USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    _name := btrim(normalize(given #>> '{}', NFC),
+                   E' \t\n\u000b\f\r\u001c\u001d\u001e\u001f\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004'
+                   '\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000');
     IF length(_name) NOT BETWEEN 1 AND 255 THEN
-        RAISE EXCEPTION 'queuety.enqueue: % must have 1 to 255 characters, not %', what, length(_name)
+        RAISE EXCEPTION 'queuety.enqueue: % must have 1 to 255 characters, not %', kind, length(_name)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Control characters, every kind of white space, quotes, and what commands use as separator or wildcard.
-    IF _name COLLATE "C" ~ ('[\u0001-\u0020\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f'
-                            '\u3000\ufeff,*%''"`]') THEN
-        RAISE EXCEPTION 'queuety.enqueue: % % has a character that names may not have', what, given
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'No white space, control characters, quotes, commas, * or %.';
+    IF kind = 'unique_key' THEN
+        -- A key is never typed: any text that can be printed.
+        _refused := '[\u0001-\u001f\u007f-\u009f\u2028\u2029]';
+        _hint := 'Use printable characters, or a digest of the key in hexadecimal.';
+    ELSE
+        _refused := '^[-.]|[\u0001-\u0022\u0024-\u002a,;-?\u005b-\u005e`\u007b-\u00a9\u00ab-\u00b4'
+                    '\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u034f\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f'
+                    '\u2000-\u206f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3164\ud800-\uf8ff\ufe00-\ufe0f'
+                    '\ufeff\uffa0\ufff0-\uffff]';
+        IF kind = 'queue' THEN
+            _refused := _refused || '|[:/@+#]';
+            _hint := 'Use letters, digits and _ - ., with no - or . in front.';
+        END IF;
+    END IF;
+    IF _name COLLATE "C" ~ _refused THEN
+        RAISE EXCEPTION 'queuety.enqueue: % % has the character % where none such may be', kind, given,
+            to_json(substring(_name COLLATE "C" FROM _refused))
+            USING ERRCODE = 'invalid_parameter_value', HINT = _hint;
     END IF;
     RETURN _name;
 END
 $body$;
 COMMENT ON FUNCTION queuety.enqueue_name(text, jsonb) IS
-    'The text of a name, or an error that says what is wrong';
+    'A name as it is stored, or an error that says what is wrong';
 
-CREATE FUNCTION queuety.enqueue_whole(what text, given jsonb, lowest integer, highest integer) RETURNS integer
+CREATE FUNCTION queuety.enqueue_whole(kind text, given jsonb, lowest integer, highest integer) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
@@ -248,7 +266,7 @@ BEGIN
     END IF;
     IF _number IS NULL OR _number <> trunc(_number) OR _number NOT BETWEEN lowest AND highest THEN
         RAISE EXCEPTION 'queuety.enqueue: % must be a whole number from % to %, not %',
-            what, lowest, highest, given USING ERRCODE = 'invalid_parameter_value';
+            kind, lowest, highest, given USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN _number;
 END
@@ -282,7 +300,8 @@ BEGIN
             '^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)? ?'
             '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$') THEN
         RAISE EXCEPTION 'queuety.enqueue: at must be a date and time with its offset from UTC, not %',
-            given_at USING ERRCODE = 'invalid_parameter_value', HINT = 'For example 2030-01-31T08:00:00+09:00.';
+            given_at USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'For example 2030-01-31T08:00:00+09:00.';
     END IF;
     BEGIN
         _due := (given_at #>> '{}')::timestamptz;

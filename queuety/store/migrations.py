@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from psycopg import errors as pg
 
 from queuety.errors import DatabaseUnreachable, QueuetyError, RightsMissing, SchemaMismatch, UsageError
@@ -31,23 +32,18 @@ def migrate(url: str, *, say: Callable[[str], object] = lambda line: None) -> li
     # The connection is READ COMMITTED: who waited for another migration must see what that one wrote.
     with connect(url, name="queuety migrate", autocommit=False) as conn:
         conn.prepare_threshold = None  # a migration sends many statements as one text
-        _check_server(conn)
-        found = schema.current(conn)
-        if found == head():
-            return []
-        if found is not None and found not in _known():
-            raise SchemaMismatch(
-                f"The schema is at revision {found}, which this version does not know (it knows {head()})",
-                "update Queuety here",
-            )
-        _check_right_to_create(conn)
-        conn.rollback()
         try:
+            if not _needed(conn):
+                return []
             return _upgrade(conn, say)
+        except psycopg.Error as error:
+            raise _explain(error, conn) from error
         except sa.exc.DBAPIError as error:
             if not isinstance(error.orig, psycopg.Error):
                 raise
             raise _explain(error.orig, conn) from error.orig
+        except CommandError as error:  # somebody with a newer version was faster
+            raise SchemaMismatch(str(error), "update Queuety here") from error
 
 
 def sql() -> str:
@@ -71,6 +67,22 @@ def location() -> Path:
         if (place / "env.py").is_file():
             return place
     raise QueuetyError("Queuety's migrations are not installed", "reinstall the package")
+
+
+def _needed(conn: Connection) -> bool:
+    """Whether there is anything to apply, and if so, that it can be."""
+    _check_server(conn)
+    found = schema.current(conn)
+    if found == head():
+        return False
+    if found is not None and found not in _known():
+        raise SchemaMismatch(
+            f"the schema is at revision {found}, which this version does not know (it knows {head()})",
+            "update Queuety here",
+        )
+    _check_right_to_create(conn)
+    conn.rollback()
+    return True
 
 
 def _upgrade(conn: Connection, say: Callable[[str], object]) -> list[str]:
@@ -108,12 +120,12 @@ def _check_server(conn: Connection) -> None:
     if conn.info.server_version < OLDEST_SERVER:
         version = conn.info.parameter_status("server_version")
         raise UsageError(
-            f"The server is PostgreSQL {version}; Queuety needs 13 or newer", "upgrade the server"
+            f"the server is PostgreSQL {version}; Queuety needs 13 or newer", "upgrade the server"
         )
     encoding = conn.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise UsageError(
-            f"The database {conn.info.dbname!r} has the encoding {encoding}; Queuety needs UTF8",
+            f"the database {conn.info.dbname!r} has the encoding {encoding}; Queuety needs UTF8",
             "create one with ENCODING 'UTF8' TEMPLATE template0",
         )
 
@@ -129,12 +141,12 @@ def _check_right_to_create(conn: Connection) -> None:
     in_schema, in_database = row
     if in_schema is False:
         raise RightsMissing(
-            f"The role {conn.info.user!r} lacks the right CREATE on the schema queuety",
+            f"the role {conn.info.user!r} lacks the right CREATE on the schema queuety",
             "migrate as the owner of the schema",
         )
     if in_schema is None and not in_database:
         raise RightsMissing(
-            f"The role {conn.info.user!r} lacks the right CREATE on the database {conn.info.dbname!r}",
+            f"the role {conn.info.user!r} lacks the right CREATE on the database {conn.info.dbname!r}",
             "migrate as its owner, or let the owner run: CREATE SCHEMA queuety AUTHORIZATION <role>",
         )
 
@@ -143,14 +155,14 @@ def _explain(error: psycopg.Error, conn: Connection) -> QueuetyError:
     said = error.diag.message_primary or str(error).partition("\n")[0]
     if isinstance(error, pg.InsufficientPrivilege):
         return RightsMissing(
-            f"The role {conn.info.user!r} may not migrate: {said}", "migrate as the owner of the schema"
+            f"the role {conn.info.user!r} may not migrate: {said}", "migrate as the owner of the schema"
         )
     if isinstance(error, pg.ReadOnlySqlTransaction):
-        return DatabaseUnreachable(f"The server takes no writes: {said}", "connect to the primary")
+        return DatabaseUnreachable(f"the server takes no writes: {said}", "connect to the primary")
     if lost(error) and conn.broken:
         return unreachable(error)
     if isinstance(error, (pg.DuplicateTable, pg.DuplicateObject, pg.DuplicateFunction)):
         return SchemaMismatch(
-            f"The schema queuety holds something that is not ours: {said}", "drop or rename it, then migrate"
+            f"the schema queuety holds something that is not ours: {said}", "drop or rename it, then migrate"
         )
-    return QueuetyError(f"The migration failed and was rolled back: {said}")
+    return QueuetyError(f"the migration failed and was rolled back: {said}")

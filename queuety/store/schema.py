@@ -38,16 +38,16 @@ def check_schema(conn: Connection) -> None:
     found = current(conn)
     if found is None:
         raise SchemaMismatch(
-            f"The database {conn.info.dbname!r} has no Queuety schema", "run `queuety db migrate`"
+            f"the database {conn.info.dbname!r} has no Queuety schema", "run `queuety db migrate`"
         )
     if found < EXPECTED:
         raise SchemaMismatch(
-            f"The schema is at revision {found}, older than {EXPECTED}, which this version needs",
+            f"the schema is at revision {found}, older than {EXPECTED}, which this version needs",
             "run `queuety db migrate`",
         )
     if found > EXPECTED:
         raise SchemaMismatch(
-            f"The schema is at revision {found}, newer than {EXPECTED}, the last that this version knows",
+            f"the schema is at revision {found}, newer than {EXPECTED}, the last that this version knows",
             "update Queuety here; `queuety db migrate` only moves forward",
         )
 
@@ -71,7 +71,7 @@ def check_rights(conn: Connection) -> None:
         ).fetchall()
     if rows:
         lacking = "; ".join(f"{', '.join(privileges)} on {name}" for name, privileges in rows)
-        raise RightsMissing(f"The role {conn.info.user!r} lacks rights in schema queuety: {lacking}", _GRANT)
+        raise RightsMissing(f"the role {conn.info.user!r} lacks rights in schema queuety: {lacking}", _GRANT)
 
 
 def current(conn: Connection) -> str | None:

@@ -1,0 +1,218 @@
+"""The schema as SQLAlchemy Core: for lists and filters, never for the hot path. The migrations define it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Sequence,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ENUM, JSON
+
+from queuety.model import State
+
+metadata = MetaData(schema="queuety")
+
+job_state = ENUM(
+    *(state.value for state in State),
+    name="job_state",
+    schema="queuety",
+    metadata=metadata,
+    create_type=False,
+)
+leases = Sequence("leases", metadata=metadata, data_type=BigInteger)
+event_ids = Sequence("event_ids", metadata=metadata, data_type=BigInteger)
+
+Time = DateTime(timezone=True)
+
+
+def _required(name: str, type_: Any, default: str | None = None) -> Column[Any]:
+    return Column(name, type_, nullable=False, server_default=text(default) if default else None)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", BigInteger, Identity(always=False), nullable=False),
+    _required("available_at", Time, "now()"),
+    _required("created_at", Time, "now()"),
+    Column("claimed_at", Time),
+    Column("lease_until", Time),
+    Column("parked_at", Time),
+    _required("lease", BigInteger, "0"),
+    _required("attempts", Integer, "0"),
+    _required("max_attempts", Integer, "3"),
+    _required("priority", SmallInteger, "2"),
+    _required("state", job_state, "'pending'::queuety.job_state"),
+    _required("cancel_requested", Boolean, "false"),
+    _required("queue", Text, "'default'::text"),
+    _required("handler", Text),
+    _required("payload", JSON, "'{}'::json"),
+    Column("tags", ARRAY(Text)),
+    Column("worker", Text),
+    Column("parked_on", Text),
+    Column("unique_key", Text),
+    Column("backoff", JSON),
+    Column("error", JSON),
+    PrimaryKeyConstraint("id", name="jobs_pkey"),
+    CheckConstraint("max_attempts BETWEEN 1 AND 1000", name="jobs_max_attempts_check"),
+    CheckConstraint("priority BETWEEN 0 AND 3", name="jobs_priority_check"),
+    CheckConstraint("state IN ('pending', 'processing')", name="jobs_state_check"),
+)
+Index(
+    "jobs_claim",
+    jobs.c.queue,
+    jobs.c.priority,
+    jobs.c.available_at,
+    jobs.c.id,
+    postgresql_where=text("state = 'pending' AND parked_on IS NULL"),
+)
+Index("jobs_leases", jobs.c.lease_until, postgresql_where=text("state = 'processing'"))
+Index(
+    "jobs_parked",
+    jobs.c.parked_on,
+    jobs.c.priority,
+    jobs.c.available_at,
+    jobs.c.id,
+    postgresql_where=text("parked_on IS NOT NULL"),
+)
+Index("jobs_unique", jobs.c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
+
+finished_jobs = Table(
+    "finished_jobs",
+    metadata,
+    _required("id", BigInteger),
+    _required("finished_at", Time),
+    _required("available_at", Time),
+    _required("created_at", Time),
+    Column("started_at", Time),
+    _required("attempts", Integer),
+    _required("max_attempts", Integer),
+    _required("priority", SmallInteger),
+    _required("state", job_state),
+    _required("queue", Text),
+    _required("handler", Text),
+    _required("payload", JSON),
+    Column("result", JSON),
+    Column("error", JSON),
+    Column("tags", ARRAY(Text)),
+    Column("unique_key", Text),
+    Column("worker", Text),
+    PrimaryKeyConstraint("id", "finished_at", name="finished_jobs_pkey"),
+    CheckConstraint("state IN ('completed', 'cancelled')", name="finished_jobs_state_check"),
+    postgresql_partition_by="RANGE (finished_at)",
+)
+
+buried_jobs = Table(
+    "buried_jobs",
+    metadata,
+    _required("id", BigInteger),
+    _required("finished_at", Time),
+    _required("available_at", Time),
+    _required("created_at", Time),
+    Column("started_at", Time),
+    _required("attempts", Integer),
+    _required("max_attempts", Integer),
+    _required("priority", SmallInteger),
+    _required("queue", Text),
+    _required("handler", Text),
+    _required("payload", JSON),
+    Column("error", JSON),
+    Column("backoff", JSON),
+    Column("tags", ARRAY(Text)),
+    Column("unique_key", Text),
+    Column("worker", Text),
+    PrimaryKeyConstraint("id", name="buried_jobs_pkey"),
+)
+Index("buried_jobs_finished_at", buried_jobs.c.finished_at)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    _required("id", BigInteger, "nextval('queuety.event_ids')"),
+    _required("at", Time, "now()"),
+    _required("job_id", BigInteger),
+    Column("attempt", Integer),
+    _required("type", Text),
+    Column("data", JSON),
+    PrimaryKeyConstraint("id", "at", name="job_events_pkey"),
+    postgresql_partition_by="RANGE (at)",
+)
+Index("job_events_job", job_events.c.job_id, job_events.c.id)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", BigInteger, Identity(always=False), nullable=False),
+    Column("pool", BigInteger),
+    _required("started_at", Time, "now()"),
+    _required("seen_at", Time, "now()"),
+    _required("pid", Integer),
+    _required("kind", Text),
+    _required("name", Text),
+    _required("host", Text),
+    _required("version", Text),
+    _required("queues", ARRAY(Text)),
+    Column("handlers", ARRAY(Text)),
+    PrimaryKeyConstraint("id", name="workers_pkey"),
+    CheckConstraint("kind IN ('keeper', 'worker')", name="workers_kind_check"),
+)
+
+queues = Table(
+    "queues",
+    metadata,
+    _required("name", Text),
+    Column("paused_at", Time),
+    Column("paused_until", Time),
+    Column("pause_reason", Text),
+    PrimaryKeyConstraint("name", name="queues_pkey"),
+)
+
+sleepers = Table(
+    "sleepers",
+    metadata,
+    _required("pool", BigInteger),
+    _required("queue", Text),
+    PrimaryKeyConstraint("queue", "pool", name="sleepers_pkey"),
+    prefixes=["UNLOGGED"],
+)
+
+# A view: every job in every state.
+all_jobs = Table(
+    "all_jobs",
+    metadata,
+    Column("id", BigInteger),
+    Column("queue", Text),
+    Column("handler", Text),
+    Column("state", job_state),
+    Column("priority", SmallInteger),
+    Column("attempts", Integer),
+    Column("max_attempts", Integer),
+    Column("payload", JSON),
+    Column("result", JSON),
+    Column("error", JSON),
+    Column("tags", ARRAY(Text)),
+    Column("parked_on", Text),
+    Column("unique_key", Text),
+    Column("worker", Text),
+    Column("available_at", Time),
+    Column("created_at", Time),
+    Column("started_at", Time),
+    Column("finished_at", Time),
+    info={"view": True},
+)
