@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from queuety.model import ErrorInfo
+from typing import Any
 
 
 class QueuetyError(Exception):
@@ -89,7 +86,7 @@ class WaitTimeout(QueuetyError):
 class JobFailed(QueuetyError):
     """Raised by `handle.result()` when the job was buried or cancelled; `.error` is the stored error."""
 
-    def __init__(self, message: str, hint: str = "", *, error: ErrorInfo | None = None) -> None:
+    def __init__(self, message: str, hint: str = "", *, error: dict[str, Any] | None = None) -> None:
         super().__init__(message, hint)
         self.error = error
 

@@ -1,0 +1,326 @@
+"""Queuety: the registry of handlers and the callers' verbs."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from queuety.errors import UsageError
+from queuety.handle import JobHandle, JobHandles
+from queuety.handler import Handler, JobOptions, new_job, options
+from queuety.model import Event, Job, NewJob, Payload, State
+from queuety.names import check_name
+from queuety.payload import dumps
+from queuety.settings import Settings
+
+if TYPE_CHECKING:
+    from queuety.features.recover import Recovered
+    from queuety.lone import LoneWorker
+    from queuety.store.connect import Connection
+    from queuety.store.pool import Pool
+    from queuety.store.stats import Stats
+    from queuety.store.verbs import Purged
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Queuety:
+    """An application: handlers by name, and the database where their jobs live.
+
+    database_url: libpq URL or keyword string. None: QUEUETY_DATABASE_URL, else DATABASE_URL, else the embedded
+    PostgreSQL, which is started or joined at the first use.
+    Nothing is connected before it is needed. One object may be used by many threads and survives a fork.
+    """
+
+    def __init__(self, database_url: str | None = None, **given: object) -> None:
+        if database_url is not None:
+            given["database_url"] = database_url
+        self.settings = Settings.load(given)
+        self._handlers: dict[str, Handler[..., Any]] = {}
+        self._url: str | None = self.settings.database_url
+        self._embedded: Any = None
+        self._pool: Pool | None = None
+        self._lock = threading.Lock()
+
+    # ── handlers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def handlers(self) -> Mapping[str, Handler[..., Any]]:
+        """All registered handlers by name."""
+        return self._handlers
+
+    @overload
+    def job(self, target: Callable[P, R], /) -> Handler[P, R]: ...
+    @overload
+    def job(self, /, **settings: Any) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+    def job(self, target: Any = None, /, **settings: Any) -> Any:
+        """Register a function, or a class with `run`, as the handler of jobs.
+
+        name: instead of the function's own.  queue, priority, max_attempts.  timeout: seconds, 0 = no limit.
+        backoff: "exponential", "linear", "fixed", a list of seconds, or a Backoff.  retry: "all", "transient" or
+        a function of the exception.  result_limit: bytes of JSON kept of a result.
+        """
+        if target is None:
+            return lambda function: self._register(function, settings)
+        return self._register(target, settings)
+
+    def _register(self, target: Any, settings: dict[str, Any]) -> Handler[..., Any]:
+        if inspect.isclass(target):
+            settings = {**_class_settings(target), **settings}
+        function = _function(target)
+        name = check_name("handler", settings.pop("name", None) or target.__name__)
+        if name in self._handlers:
+            raise UsageError(f"there are two handlers {name!r}", "give one of them name=…")
+        handler: Handler[..., Any] = Handler(self, function, name, options(settings))
+        self._handlers[name] = handler
+        return handler
+
+    # ── enqueue ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, handler: str, payload: Mapping[str, Any] | None = None, **given: Any) -> JobHandle:
+        """Write a job by its handler's name, which this application need not have.
+
+        payload: named arguments, strict JSON. Options as for `Handler.using`.
+        """
+        own = self._handlers.get(check_name("handler", handler))
+        asked = JobOptions.parse(given)
+        text = self._payload(own, payload or {})
+        return self.write(
+            new_job(self, handler.strip(), text, asked, own.options if own else None), asked.connection
+        )
+
+    def enqueue_many(
+        self, jobs: Iterable[tuple[str, Mapping[str, Any]]], *, connection: Any = None
+    ) -> JobHandles:
+        """Write a job for each (handler's name, payload), all or nothing, streamed with COPY."""
+        nothing = JobOptions()
+
+        def stream() -> Iterable[NewJob]:
+            for place, item in enumerate(jobs):
+                try:
+                    name, payload = item
+                except (TypeError, ValueError):
+                    raise UsageError(f"item {place} is no pair of a handler's name and a payload") from None
+                try:
+                    own = self._handlers.get(check_name("handler", name))
+                    text = self._payload(own, payload)
+                except UsageError as error:
+                    raise type(error)(f"item {place}: {error.message}", error.hint) from None
+                yield new_job(self, name.strip(), text, nothing, own.options if own else None)
+
+        return self.write_many(stream(), connection)
+
+    def _payload(self, own: Handler[..., Any] | None, payload: Mapping[str, Any]) -> str:
+        if not isinstance(payload, Mapping):
+            raise UsageError(f"a payload is a mapping of named arguments, not {type(payload).__name__}")
+        if own is not None:
+            return own.codec.encode((), payload, self.settings.payload_limit)
+        return dumps(dict(payload), limit_bytes=self.settings.payload_limit, what="payload")
+
+    def write(self, job: NewJob, connection: Any = None) -> JobHandle:
+        """Write a checked job; the road that all enqueue calls take."""
+        from queuety.store import enqueue
+
+        if connection is not None:
+            return JobHandle(self, enqueue.one(connection, job))
+        with self.connection() as conn:
+            return JobHandle(self, enqueue.one(conn, job))
+
+    def write_many(self, jobs: Iterable[NewJob], connection: Any = None) -> JobHandles:
+        """Write checked jobs; the road that all bulk calls take."""
+        from queuety.store import enqueue
+
+        if connection is not None:
+            return JobHandles(self, enqueue.many(connection, jobs))
+        with self.connection() as conn:
+            return JobHandles(self, enqueue.many(conn, jobs))
+
+    # ── look ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def find(self, job_id: int) -> Job:
+        """The job with this id, in any state. Raises JobNotFound."""
+        from queuety.store import search
+
+        with self.connection() as conn:
+            return search.find(conn, job_id)
+
+    def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        queue: str | None = None,
+        handler: str | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+    ) -> list[Job]:
+        """Jobs of all states, newest first. after: the last id of the page before."""
+        from queuety.store import search
+
+        with self.connection() as conn:
+            return search.jobs(
+                conn, state=state, queue=queue, handler=handler, tag=tag, limit=limit, after=after
+            )
+
+    def events(self, job_id: int, after: int = 0) -> list[Event]:
+        """A job's journal, events with an id above `after`. Raises JobNotFound."""
+        from queuety.store import events, search
+
+        with self.connection() as conn:
+            found = events.read(conn, job_id, after)
+            if not found:
+                search.find(conn, job_id)
+            return found
+
+    def stats(self) -> Stats:
+        """How many jobs each queue holds in which state, and how long the oldest has waited."""
+        from queuety.store import stats
+
+        with self.connection() as conn:
+            return stats.stats(conn)
+
+    # ── act ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, job_id: int) -> State:
+        """Cancel a job. A pending one is cancelled at once; a running one is told to stop and ends soon.
+
+        Returns the state after the call: cancelled, or processing while the run is being ended. A job that was
+        cancelled already stays so. Raises WrongState for a completed or buried one, JobNotFound.
+        """
+        from queuety.store import verbs
+
+        with self.connection() as conn:
+            return verbs.cancel(conn, job_id)
+
+    def retry(self, job_id: int) -> JobHandle:
+        """Send a buried or cancelled job back to pending with a fresh budget of attempts; its history stays."""
+        from queuety.store import verbs
+
+        with self.connection() as conn:
+            verbs.retry(conn, job_id)
+        return JobHandle(self, job_id)
+
+    def bury(self, job_id: int, reason: str = "buried by hand") -> None:
+        """Bury a pending job. Raises WrongState for any other."""
+        from queuety.store import verbs
+
+        with self.connection() as conn:
+            verbs.bury(conn, job_id, reason)
+
+    def delete(self, job_id: int) -> None:
+        """Delete a job that is not running, with its journal. Raises WrongState for a running one."""
+        from queuety.store import verbs
+
+        with self.connection() as conn:
+            verbs.delete(conn, job_id)
+
+    def purge(
+        self, *, older_than: float = 0.0, state: State | str | None = None, dry_run: bool = False
+    ) -> Purged:
+        """Delete jobs that ended more than `older_than` seconds ago; state: only those ended so."""
+        from queuety.store import verbs
+
+        with self.connection() as conn:
+            return verbs.purge(conn, older_than_s=older_than, state=state, dry_run=dry_run)
+
+    def pause(self, queue: str, *, reason: str = "", until: datetime | None = None) -> None:
+        """Pause a queue: once this returns, no claim takes from it. What runs goes on. until: an aware time."""
+        from queuety.store import queues
+
+        with self.connection() as conn:
+            queues.pause(conn, queue, reason=reason, until=until)
+
+    def resume(self, queue: str) -> bool:
+        """Let a paused queue go on; False if it was not paused."""
+        from queuety.store import queues
+
+        with self.connection() as conn:
+            return queues.resume(conn, queue)
+
+    def recover(self) -> Recovered:
+        """Settle the runs of workers that are gone; running pools do it by themselves."""
+        from queuety.features.recover import recover
+        from queuety.policy.retry import Backoff
+
+        with self.connection() as conn:
+            return recover(conn, Backoff.parse(self.settings.retry_backoff))
+
+    def worker(self, queues: str | Sequence[str] = "default") -> LoneWorker:
+        """A worker in this process: `.flush()` runs all that is due, `.run_once()` at most one job."""
+        from queuety.lone import LoneWorker
+
+        return LoneWorker(self, queues)
+
+    # ── database ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def url(self) -> str:
+        """The database's URL; starts or joins the embedded PostgreSQL if no other is configured."""
+        with self._lock:
+            if self._url is None:
+                self._url = self._start_embedded()
+            return self._url
+
+    def _start_embedded(self) -> str:
+        from queuety import embedded
+        from queuety.store import migrations
+
+        self._embedded = embedded.start()
+        atexit.register(self.close)
+        migrations.migrate(self._embedded.url)
+        return str(self._embedded.url)
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """Borrow an autocommit psycopg connection of this process."""
+        if self._pool is None:
+            from queuety.store.pool import Pool
+
+            url = self.url
+            with self._lock:
+                self._pool = self._pool or Pool(url)
+        return self._pool.connection()
+
+    def migrate(self) -> list[str]:
+        """Bring the database's schema to this version; returns the revisions applied."""
+        from queuety.store import migrations
+
+        return migrations.migrate(self.url)
+
+    def close(self) -> None:
+        """Close the connections of this process and leave the embedded server, if it was joined."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+        server, self._embedded = self._embedded, None
+        if server is not None:
+            self._url = None
+            server.release()
+
+
+def _class_settings(target: type) -> dict[str, Any]:
+    """Settings given as class attributes."""
+    from queuety.handler import SETTINGS
+
+    return {name: getattr(target, name) for name in SETTINGS if hasattr(target, name)}
+
+
+def _function(target: Any) -> Callable[..., Any]:
+    """The function to run: the target itself, or `run` of a class without required arguments."""
+    if not inspect.isclass(target):
+        if not callable(target):
+            raise UsageError(f"{target!r} is not callable", "decorate a function or a class with run")
+        return target  # type: ignore[no-any-return]
+    if not callable(getattr(target, "run", None)):
+        raise UsageError(f"class {target.__name__} has no run method", "a class handler needs run(self, …)")
+    try:
+        return target().run  # type: ignore[no-any-return]
+    except TypeError as error:
+        raise UsageError(
+            f"class {target.__name__} cannot be made without arguments: {error}", "a class handler takes none"
+        ) from None

@@ -1,0 +1,101 @@
+"""What a handler may ask of its run."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from queuety.model import Priority
+
+if TYPE_CHECKING:
+    import psycopg
+
+_QUIET_S = 0.5  # two progress events a second at most, apart from every tenth of the way
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """The job that is running. attempt counts from 1."""
+
+    id: int
+    handler: str
+    queue: str
+    priority: Priority
+    attempt: int
+    max_attempts: int
+    tags: tuple[str, ...]
+    enqueued_at: datetime
+    available_at: datetime
+
+
+class Run(Protocol):
+    """What a context needs of the process that runs the job."""
+
+    def cancel_asked(self) -> bool: ...
+
+    def note(self, kind: str, data: dict[str, Any]) -> None: ...
+
+    def transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]: ...
+
+
+class Context:
+    """Handed to a handler by a parameter annotated `Context`; never part of the payload."""
+
+    def __init__(self, job: RunningJob, run: Run) -> None:
+        self.job = job
+        self.told_to_stop = False
+        self._run = run
+        self._unsent: dict[str, Any] | None = None
+        self._sent_at = float("-inf")
+        self._tenth = -1
+
+    def progress(
+        self, step: float | None = None, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Tell how far the job is.
+
+        Cheap to call often: at most two events a second are written, and one at each tenth of the way; the last
+        one always is.
+        """
+        data = {
+            key: value
+            for key, value in (("step", step), ("total", total), ("message", message))
+            if value is not None
+        }
+        self._unsent = data
+        now = time.monotonic()
+        tenth = int(10 * step / total) if step is not None and total else self._tenth
+        if now - self._sent_at >= _QUIET_S or tenth != self._tenth:
+            self._tenth = tenth
+            self.flush(now)
+
+    def partial(self, data: dict[str, Any]) -> None:
+        """Hand out a first part of the result while the job runs on."""
+        self._run.note("partial", data)
+
+    def should_stop(self) -> bool:
+        """True once somebody has asked to cancel the job: tidy up and return, and the job ends cancelled.
+
+        A handler that asks is given a few seconds before it is interrupted.
+        """
+        self.told_to_stop = self._run.cancel_asked()
+        return self.told_to_stop
+
+    def transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Open a transaction of the queue's database whose commit also completes the job.
+
+        Yields a psycopg connection. Either what was written with it and the job's completion are both committed,
+        or neither is: such effects happen exactly once. Raises LeaseLost at the end of the block if the job has
+        been given to somebody else. What the handler raises after the block is logged and changes nothing.
+        """
+        return self._run.transaction()
+
+    def flush(self, now: float | None = None) -> None:
+        """Write the last progress that was held back."""
+        if self._unsent is not None:
+            data, self._unsent = self._unsent, None
+            self._sent_at = time.monotonic() if now is None else now
+            self._run.note("progress", data)

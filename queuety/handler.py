@@ -1,0 +1,278 @@
+"""Handlers: the user's functions, known by name, with the ways to write jobs for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from queuety.context import Context
+from queuety.errors import UsageError
+from queuety.model import NewJob, Priority
+from queuety.names import check_name, check_queue, check_unique_key
+from queuety.payload import Codec
+from queuety.policy.retry import Backoff, RetryPolicy
+from queuety.units import CENTURY_S, seconds
+
+if TYPE_CHECKING:
+    from queuety.app import Queuety
+    from queuety.handle import JobHandle, JobHandles
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ON_DUPLICATE = ("return", "skip", "error")
+_MAX_ATTEMPTS = 1000
+_LONGEST_TIMEOUT_S = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The static settings of a handler. None: the installation's setting decides.
+
+    timeout_s: seconds a run may take, 0: no limit.  result_limit: bytes of JSON kept of a result.
+    retry: "all", "transient" or a function of the exception.
+    """
+
+    queue: str = "default"
+    priority: Priority = Priority.NORMAL
+    max_attempts: int | None = None
+    timeout_s: float | None = None
+    backoff: Backoff | None = None
+    retry: RetryPolicy = "all"
+    result_limit: int | None = None
+
+
+def options(given: Mapping[str, Any]) -> Options:
+    """Check static settings as the decorator or a class gives them; raise UsageError naming the culprit."""
+    values = dict(given)
+    parsed: dict[str, Any] = {}
+    if (queue := values.pop("queue", None)) is not None:
+        parsed["queue"] = check_queue(queue)
+    if (priority := values.pop("priority", None)) is not None:
+        parsed["priority"] = check_priority(priority)
+    if (attempts := values.pop("max_attempts", None)) is not None:
+        parsed["max_attempts"] = check_attempts(attempts)
+    if (timeout := values.pop("timeout", None)) is not None:
+        parsed["timeout_s"] = _named("timeout", _timeout, timeout)
+    if (backoff := values.pop("backoff", None)) is not None:
+        parsed["backoff"] = Backoff.parse(backoff)
+    if (retry := values.pop("retry", None)) is not None:
+        if not callable(retry) and retry not in ("all", "transient"):
+            raise UsageError(f"retry={retry!r} is no policy", 'use "all", "transient" or a function')
+        parsed["retry"] = retry
+    if (limit := values.pop("result_limit", None)) is not None:
+        parsed["result_limit"] = _whole("result_limit", limit, 0, 1 << 30)
+    if values:
+        raise UsageError(
+            f"a job has no setting {next(iter(values))!r}", f"settings are {', '.join(SETTINGS)}"
+        )
+    return Options(**parsed)
+
+
+SETTINGS = ("name", "queue", "priority", "max_attempts", "timeout", "backoff", "retry", "result_limit")
+
+
+class Handler(Generic[P, R]):
+    """A function that jobs are run with. Calling it runs it here and now; `enqueue` writes a job."""
+
+    def __init__(self, app: Queuety, function: Callable[P, R], name: str, settings: Options) -> None:
+        self.app = app
+        self.name = name
+        self.function: Callable[..., Any] = function
+        self.options = settings
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.codec = Codec(function, name, context_type=Context)
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name!r} on queue {self.options.queue!r}>"
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Write a job; the arguments are checked against the signature first."""
+        return Call(self, JobOptions()).enqueue(*args, **kwargs)
+
+    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]], *, connection: Any = None) -> JobHandles:
+        """Write a job for each mapping of named arguments, all or nothing, streamed with COPY."""
+        return Call(self, JobOptions(connection=connection)).enqueue_many(payloads)
+
+    def using(self, **given: Any) -> Call[P, R]:
+        """Return the handler with options for one job.
+
+        queue, priority, max_attempts, backoff: instead of the handler's own.  delay: seconds (or "5m", or a
+        timedelta); at: an aware datetime.  tags: names to find the job by.  unique_key, on_duplicate:
+        "return" the job that has the key, "skip" likewise, or raise an "error".  connection: the caller's
+        SQLAlchemy Session or Connection or psycopg connection; the job lives and dies with its transaction.
+        """
+        return Call(self, JobOptions.parse(given))
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Options of one job; None leaves the handler's setting, or the default, in place."""
+
+    queue: str | None = None
+    priority: Priority | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    delay_s: float | None = None
+    at: datetime | None = None
+    tags: tuple[str, ...] = ()
+    unique_key: str | None = None
+    on_duplicate: str = "return"
+    connection: Any = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> JobOptions:
+        """Check options as a caller gives them; raise UsageError naming the option and the value."""
+        known = {
+            "queue": check_queue,
+            "priority": check_priority,
+            "max_attempts": check_attempts,
+            "backoff": Backoff.parse,
+            "delay": check_delay,
+            "at": check_instant,
+            "tags": _tags,
+            "unique_key": check_unique_key,
+            "on_duplicate": _on_duplicate,
+            "connection": lambda connection: connection,
+        }
+        parsed: dict[str, Any] = {}
+        for option, value in given.items():
+            if option not in known:
+                raise UsageError(f"a job has no option {option!r}", f"options are {', '.join(known)}")
+            if value is not None:
+                parsed["delay_s" if option == "delay" else option] = _named(option, known[option], value)
+        if "delay_s" in parsed and "at" in parsed:
+            raise UsageError("delay and at exclude each other", "give one of them")
+        return cls(**parsed)
+
+
+class Call(Generic[P, R]):
+    """A handler together with options for the jobs about to be written."""
+
+    def __init__(self, handler: Handler[P, R], given: JobOptions) -> None:
+        self._handler = handler
+        self._options = given
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Write a job; the arguments are checked against the signature first."""
+        handler = self._handler
+        payload = handler.codec.encode(args, kwargs, handler.app.settings.payload_limit)
+        return handler.app.write(self._new(payload), self._options.connection)
+
+    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> JobHandles:
+        """Write a job for each mapping of named arguments, all or nothing, streamed with COPY."""
+        handler = self._handler
+        limit = handler.app.settings.payload_limit
+        blank = self._new("{}")
+        encode = handler.codec.encode
+        jobs = (
+            dataclasses.replace(blank, payload=_placed(encode, payload, limit, place))
+            for place, payload in enumerate(payloads)
+        )
+        return handler.app.write_many(jobs, self._options.connection)
+
+    def _new(self, payload: str) -> NewJob:
+        return new_job(self._handler.app, self._handler.name, payload, self._options, self._handler.options)
+
+
+def new_job(app: Queuety, name: str, payload: str, given: JobOptions, own: Options | None) -> NewJob:
+    """A job ready to be written: the options given win over the handler's own, those over the settings."""
+    own = own or Options()
+    backoff = given.backoff or own.backoff
+    attempts = given.max_attempts or own.max_attempts or app.settings.max_attempts
+    return NewJob(
+        handler=name,
+        payload=payload,
+        queue=given.queue or own.queue,
+        priority=own.priority if given.priority is None else given.priority,
+        max_attempts=attempts,
+        delay_s=given.delay_s,
+        at=given.at,
+        tags=given.tags,
+        unique_key=given.unique_key,
+        on_duplicate=given.on_duplicate,
+        backoff=backoff.to_json() if backoff else None,
+    )
+
+
+def check_priority(value: object) -> Priority:
+    """A priority by name or by number."""
+    if isinstance(value, Priority):
+        return value
+    if isinstance(value, str) and value.upper() in Priority.__members__:
+        return Priority[value.upper()]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 3:
+        return Priority(value)
+    names = ", ".join(member.name.lower() for member in Priority)
+    raise UsageError(f"there is no priority {value!r}", f"priorities are {names}")
+
+
+def check_attempts(value: object) -> int:
+    return _whole("max_attempts", value, 1, _MAX_ATTEMPTS)
+
+
+def check_delay(value: object) -> float:
+    """Seconds from now as a number, "5m" or a timedelta; what lies in the past means now."""
+    return max(0.0, seconds(value, minimum=-CENTURY_S))
+
+
+def check_instant(value: object) -> datetime:
+    """An aware point in time."""
+    if not isinstance(value, datetime):
+        raise UsageError(f"at={value!r} is no datetime", "give an aware datetime")
+    if value.utcoffset() is None:
+        raise UsageError(
+            f"at={value!r} has no time zone", "give an aware datetime, e.g. datetime.now(timezone.utc)"
+        )
+    return value
+
+
+def _named(option: str, check: Callable[[Any], Any], value: object) -> Any:
+    try:
+        return check(value)
+    except UsageError as error:
+        prefix = "" if error.message.startswith(option) else f"{option}: "
+        raise type(error)(prefix + error.message, error.hint) from None
+
+
+def _placed(encode: Any, payload: object, limit: int, place: int) -> str:
+    if not isinstance(payload, Mapping):
+        raise UsageError(f"item {place} of a bulk enqueue is no mapping of named arguments: {payload!r:.80}")
+    try:
+        text: str = encode((), payload, limit)
+    except UsageError as error:
+        raise type(error)(f"item {place}: {error.message}", error.hint) from None
+    return text
+
+
+def _on_duplicate(value: object) -> str:
+    if value not in ON_DUPLICATE:
+        raise UsageError(f"on_duplicate={value!r} is unknown", f"use one of {', '.join(ON_DUPLICATE)}")
+    return str(value)
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UsageError(f"tags={value!r} is no list of names")
+    return tuple(dict.fromkeys(check_name("tag", tag) for tag in value))
+
+
+def _timeout(value: object) -> float:
+    return seconds(value, maximum=_LONGEST_TIMEOUT_S)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UsageError(f"{name}={value!r} is out of range", f"give a whole number from {least} to {most}")
+    return value

@@ -1,0 +1,68 @@
+"""Readings of this host: memory of a process, processes alive, kills by the kernel's memory killer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_SELF: dict[int, psutil.Process] = {}
+
+
+def own_memory() -> int:
+    """Resident memory of this process, in bytes."""
+    pid = os.getpid()
+    process = _SELF.get(pid)
+    if process is None:
+        _SELF.clear()  # inherited over a fork
+        process = _SELF[pid] = psutil.Process(pid)
+    return int(process.memory_info().rss)
+
+
+def memory_kills() -> int:
+    """How many processes the kernel's memory killer has ended: in our control group, else on this host.
+
+    0 where the kernel does not tell.
+    """
+    for path, word in ((_cgroup_events(), "oom_kill"), (Path("/proc/vmstat"), "oom_kill")):
+        if path is None:
+            continue
+        with suppress(OSError, ValueError):
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == word:
+                    return int(value)
+    return 0
+
+
+def _cgroup_events() -> Path | None:
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                path = Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events"
+                if path.exists():
+                    return path
+    path = Path("/sys/fs/cgroup/memory.events")
+    return path if path.exists() else None
+
+
+def kill_group(pid: int) -> None:
+    """End a worker and everything it started that is still in its process group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """True if a process with this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,522 @@
+"""The keeper: the pool's eye on the database. Leases, deaths, cancels, wake-ups and duties; no user code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from queuety.errors import QueuetyError
+from queuety.features.recover import recover, settle_dead
+from queuety.model import (
+    Cancelled,
+    ErrorInfo,
+    Interrupted,
+    Lost,
+    Outcome,
+    Returned,
+    Settlement,
+    TimedOut,
+)
+from queuety.policy.retry import Backoff
+from queuety.process import host
+from queuety.process.ledger import Cut, Ledger, Mark, Page, Phase
+from queuety.process.plan import Mode, Plan
+from queuety.process.report import counter_of, tell
+from queuety.process.titles import title
+from queuety.process.wake import Waker
+from queuety.process.wire import Wire
+from queuety.store import claims, connect, retention, workers
+from queuety.store.claims import Facts, Lanes
+
+log = logging.getLogger("queuety.keeper")
+
+TICK_S = 0.1  # while a worker is awake
+STUCK_S = 0.3  # jobs held behind another for so long are taken back
+STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
+AWAKE_S = 0.2  # a pool that looks by itself stays registered as a sleeper for so long, against flapping
+HOUR_S = 3600.0
+UNPARK = 100  # jobs unparked for one handler at a time
+LATER_CAP = 100_000
+
+
+class Keeper:
+    """One per pool."""
+
+    def __init__(self, plan: Plan, ledger: Ledger, wire: Wire, poke_fd: int) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self._stale = plan.settings.stale_timeout
+        self._wire = wire
+        self._poke_fd = poke_fd
+        self._backoff = Backoff(kind=plan.settings.retry_backoff)
+        self._lanes = Lanes(plan.queues)
+        self._conn: connect.Connection | None = None
+        self._id = 0
+        self._retry_at = 0.0
+        self._pause = 0.1
+        self._lost_before = False
+        self._listens = False
+        self._registered = False
+        self._awake_since = 0.0
+        self._woken: dict[int, float] = {}
+        self._dead: list[tuple[int, int, int]] = []  # page, pid, wait status
+        self._settled_at = 0.0
+        self._looked_at = 0.0
+        self._kills = host.memory_kills()
+        self._next: dict[str, float] = {}
+        self._known: list[int] = []
+        self._handlers: list[str] = []
+        self._orphan_until = 0.0
+        self._leaving = False
+        self._ended = False
+        self._waker = Waker([signal.SIGUSR1])
+
+    def run(self) -> None:
+        """Watch until the supervisor says leave, or is gone and all workers with it."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        title(f"keeper {self.plan.name} [{','.join(self.plan.queues)}]"[:200])
+        self._waker.watch(self._wire.fd)
+        self._waker.watch(self._poke_fd)
+        now = time.monotonic()
+        self._next = dict.fromkeys(("renew", "recover", "poll", "overdue"), now)
+        self._next["tend"] = now + 5 + 10 * random.random()
+        poked = False
+        while True:
+            now = time.monotonic()
+            self._with_database(now, poked)
+            if self._leaving and (not self._dead or self._conn is None):
+                break
+            if self._wire.closed and not self._orphaned(now):
+                break
+            _, ready = self._waker.wait(self._timeout(now))
+            poked = self._poke_fd in ready and self._drain_pokes()
+            if self._wire.fd in ready:
+                self._read_wire()
+        self._farewell()
+
+    # ── what comes from the supervisor ────────────────────────────────────────────────────────────────────────
+
+    def _read_wire(self) -> None:
+        for message in self._wire.receive():
+            if "dead" in message:
+                self._dead.append((message["dead"], message["pid"], message["status"]))
+            elif message.get("leave"):
+                self._leaving = True
+        if self._wire.closed:
+            self._waker.unwatch(self._wire.fd)
+
+    def _orphaned(self, now: float) -> bool:
+        """Look after workers whose supervisor is gone until they are; False once none is left."""
+        self._orphan_until = self._orphan_until or now + self.plan.settings.worker_stop_timeout
+        left = self._orphan_until
+        waiting = False
+        for page in self.ledger:
+            if any(index == page.index for index, _, _ in self._dead):
+                waiting = True
+            elif not host.alive(page.pid):
+                self._dead.append((page.index, page.pid, 0))
+                waiting = True
+            else:
+                waiting = True
+                if now > left:
+                    page.cut = Cut.STOP
+                    host.kill_group(page.pid)
+        return waiting and now < left + 5
+
+    # ── the database ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _with_database(self, now: float, poked: bool) -> None:
+        """Do all that is due; whatever fails for want of the database is due again when it is back."""
+        if self._conn is None and now < self._retry_at:
+            return
+        try:
+            conn = self._connection()
+            self._bury_dead(conn)
+            self._hear(conn)
+            self._take_back(conn, now)
+            self._due("renew", self._stale / 4, now, lambda: self._renew(conn, now))
+            self._mind_sleepers(conn, now, poked)
+            self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
+            self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
+            self._due("tend", HOUR_S, now, lambda: self._tend(conn))
+            if self.plan.mode is Mode.FLUSH and not self._ended:
+                self._end_of_flush(conn)
+        except (psycopg.Error, QueuetyError) as error:
+            if connect.again(error):
+                return
+            self._lose(error)
+
+    def _connection(self) -> connect.Connection:
+        if self._conn is None:
+            conn = connect.connect(self.plan.url, name=f"queuety keeper {self.plan.name}")
+            try:
+                if not self._id:
+                    name, queues = self.plan.name, self.plan.queues
+                    self._id = workers.register(conn, "keeper", name, queues, None, os.getppid())
+                self._listens = conn.prepare_threshold is not None
+                if self._listens:  # behind a transaction pooler polling has to do
+                    conn.execute("LISTEN queuety")
+                    conn.add_notify_handler(self._on_notify)
+            except BaseException:
+                conn.close()
+                raise
+            self._conn = conn
+            self._waker.watch(conn.fileno())
+            self._registered = False
+            if self._lost_before:
+                log.info("the database is back")
+                # Whoever lost it with us renews its leases first; only then is silence a sign of death.
+                self._next["recover"] = time.monotonic() + min(self._stale, 30.0)
+                self._next["renew"] = self._next["poll"] = 0.0
+            self._lost_before, self._pause = False, 0.1
+        return self._conn
+
+    def _lose(self, error: BaseException) -> None:
+        if not self._lost_before:
+            log.warning("lost the database: %s", connect.unreachable(error).message)
+        self._lost_before = True
+        if self._conn is not None:
+            with suppress(psycopg.Error, ValueError, OSError):
+                self._waker.unwatch(self._conn.fileno())
+            with suppress(psycopg.Error):
+                self._conn.close()
+            self._conn = None
+        self._retry_at = time.monotonic() + self._pause * (0.5 + random.random())
+        self._pause = min(self._pause * 2, 5.0)
+
+    def _due(self, what: str, every_s: float, now: float, act: Callable[[], None]) -> None:
+        if now >= self._next[what]:
+            act()
+            self._next[what] = max(self._next[what], now + every_s)
+
+    # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _bury_dead(self, conn: connect.Connection) -> None:
+        """Settle at once what dead workers held, as their pages tell."""
+        while self._dead:
+            index, _, status = self._dead[0]
+            page = self.ledger.pages[index]
+            outcomes = self._outcomes(page, status)
+            for fact, settlement in settle_dead(conn, page.lease, outcomes, self._backoff):
+                page.count_one(counter_of(settlement))
+                _tell(fact, settlement)
+            if page.claiming and page.worker:
+                claims.strays(conn, f"{self.plan.name}#{page.worker}", [page.lease])
+            if page.worker:
+                workers.unregister(conn, [page.worker])
+            self._settled_at = time.monotonic()
+            self._dead.pop(0)
+            if self._wire.closed:
+                page.clear()
+            else:
+                self._wire.send({"settled": index})
+
+    def _outcomes(self, page: Page, status: int) -> dict[int, tuple[Outcome, float, float]]:
+        outcomes: dict[int, tuple[Outcome, float, float]] = {}
+        ended = time.monotonic() - page.claimed
+        for slot, job_id, mark in page.holdings():
+            began = page.began - page.claimed if slot == page.current else 0.0
+            match mark:
+                case Mark.HELD | Mark.DROPPED:
+                    outcomes[job_id] = (Interrupted(), 0.0, 0.0)
+                case Mark.BEGUN:
+                    outcomes[job_id] = (self._ending(page, status), max(began, 0.0), ended)
+                case Mark.RETURNED:
+                    outcomes[job_id] = (Returned(), 0.0, 0.0)
+                case Mark.RETURNED_VALUE:
+                    note = ErrorInfo("ResultNotKept", "the worker died before the result was stored")
+                    outcomes[job_id] = (Returned(note=note), 0.0, 0.0)
+                case Mark.ENDED:
+                    # It ended in some other way, and the details died with the worker.
+                    outcomes[job_id] = (Lost(self._death(page, status)), 0.0, ended)
+                case Mark.SETTLED:
+                    pass
+        return outcomes
+
+    def _ending(self, page: Page, status: int) -> Outcome:
+        """The outcome of the job that was running when its worker died."""
+        match Cut(page.cut):
+            case Cut.TIME_LIMIT:
+                limit = page.deadline - page.began
+                where = page.text if "\n" in page.text else None
+                return TimedOut(
+                    ErrorInfo("TimeLimitExceeded", f"the run was over its time limit of {limit:g} s", where)
+                )
+            case Cut.CANCEL:
+                return Cancelled()
+            case Cut.STOP:
+                return Interrupted()
+            case Cut.LEASE_LOST | Cut.NO:
+                return Lost(self._death(page, status))
+
+    def _death(self, page: Page, status: int) -> ErrorInfo:
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            try:
+                name = signal.Signals(number).name
+            except ValueError:
+                name = "unknown"
+            text = f"the worker process was killed by signal {number} ({name})"
+            kills = host.memory_kills()
+            if number == signal.SIGKILL and kills > self._kills:
+                text += "; the kernel's memory killer ended a process at that time: most likely out of memory"
+            self._kills = kills
+            return ErrorInfo("WorkerKilled", text)
+        code = os.waitstatus_to_exitcode(status)
+        return ErrorInfo(
+            "WorkerLeft", f"the worker process left with exit code {code} in the middle of the job"
+        )
+
+    # ── leases, cancels, company ──────────────────────────────────────────────────────────────────────────────
+
+    def _held(self, now: float, older_s: float) -> list[tuple[Page, int, int]]:
+        """(page, job id, lease) of unsettled jobs claimed more than `older_s` ago by workers that are alive."""
+        dead = {index for index, _, _ in self._dead}
+        return [
+            (page, job_id, page.lease)
+            for page in self.ledger
+            if page.count and now - page.claimed > older_s and page.index not in dead
+            for _, job_id, mark in page.holdings()
+            if mark is not Mark.SETTLED
+        ]
+
+    def _renew(self, conn: connect.Connection, now: float) -> None:
+        """Renew the leases of what living workers hold; end the run of whoever has lost his."""
+        held = self._held(now, self._stale / 4)
+        if held:
+            ours = claims.renew(conn, [(job_id, lease) for _, job_id, lease in held], self._stale)
+            for page, job_id, lease in held:
+                asked = ours.get((job_id, lease))
+                if asked is None:
+                    self._lease_lost(page, job_id, lease)
+                elif asked:
+                    self._cancel(job_id, now)
+        alive = [page.worker for page in self.ledger if page.worker]
+        workers.seen(conn, [self._id, *alive])
+
+    def _lease_lost(self, page: Page, job_id: int, lease: int) -> None:
+        slot = page.current
+        if page.lease != lease or slot < 0 or page.ids[slot] != job_id or page.marks[slot] != Mark.BEGUN:
+            return  # it has been settled while we asked
+        log.warning(
+            "job %d was given to somebody else while worker %d ran it: the run is ended", job_id, page.pid
+        )
+        page.cut = Cut.LEASE_LOST
+        host.kill_group(page.pid)
+
+    def _cancel(self, job_id: int, now: float) -> None:
+        """Tell the worker that runs the job; the supervisor sees to it that it ends."""
+        for page in self.ledger:
+            for slot, held, mark in page.holdings():
+                if held == job_id and mark in (Mark.HELD, Mark.BEGUN) and page.cancel != job_id:
+                    page.cancel_at = now
+                    page.cancel = job_id
+                    if mark is Mark.BEGUN and slot == page.current and not page.cooperates:
+                        _signal(page.pid, signal.SIGUSR2)
+
+    def _take_back(self, conn: connect.Connection, now: float) -> None:
+        """Give back what is held behind a job that takes long and whose worker cannot do it itself."""
+        for page in self.ledger:
+            slot, lease = page.current, page.lease
+            if slot < 0 or now - page.began < STUCK_S or page.revoked == lease:
+                continue
+            if not any(mark is Mark.HELD for _, _, mark in page.holdings()):
+                continue
+            run = page.run
+            page.revoked = lease
+            time.sleep(STILL_S)
+            if page.run != run or page.current != slot or page.lease != lease:
+                continue  # it went on and has seen the revocation: it gives back by itself
+            outcomes: dict[int, tuple[Outcome, float, float]] = {}
+            for _, job_id, mark in page.holdings():
+                if mark is Mark.HELD:
+                    outcomes[job_id] = (Interrupted(), 0.0, 0.0)
+                elif mark is Mark.RETURNED:
+                    outcomes[job_id] = (Returned(), 0.0, now - page.claimed)
+            for _, settlement in settle_dead(conn, lease, outcomes, self._backoff):
+                log.debug("took a job back from behind a long one: %s", settlement)
+
+    # ── sleepers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hear(self, conn: connect.Connection) -> None:
+        """Take in what has been notified; the handler below acts on it."""
+        if self._listens:
+            conn.pgconn.consume_input()
+            while (note := conn.pgconn.notifies()) is not None:
+                self._on_payload(note.extra.decode("utf-8", "replace"))
+
+    def _on_notify(self, note: psycopg.Notify) -> None:
+        self._on_payload(note.payload)
+
+    def _on_payload(self, payload: str) -> None:
+        kind, _, rest = payload.partition(":")
+        if kind == "q" and rest in self.plan.queues:
+            self._wake(1)
+        elif kind == "c" and rest.isdigit():
+            self._cancel(int(rest), time.monotonic())
+
+    def _sleepers(self) -> list[Page]:
+        return [page for page in self.ledger if page.phase == Phase.SLEEPING]
+
+    def _wake(self, count: int) -> None:
+        now = time.monotonic()
+        for page in self._sleepers():
+            if count <= 0:
+                return
+            if now - self._woken.get(page.index, 0.0) > 0.02:
+                self._woken[page.index] = now
+                _signal(page.pid, signal.SIGUSR1)
+                count -= 1
+
+    def _mind_sleepers(self, conn: connect.Connection, now: float, poked: bool) -> None:
+        """Be registered as a sleeper while workers sleep and none looks by itself; look once more after it."""
+        if not self._listens or self.plan.mode is not Mode.WORK:
+            return
+        sleeping = len(self._sleepers())
+        looking = any(
+            page.phase == Phase.LOOKING or (page.phase == Phase.RUNNING and now - page.claimed < TICK_S)
+            for page in self.ledger
+        )
+        if sleeping and not looking:
+            self._awake_since = 0.0
+            if not self._registered:
+                workers.sleep(conn, self._id, self.plan.queues)
+                self._registered = True
+                self._look(conn, now)
+        elif self._registered:
+            self._awake_since = self._awake_since or now
+            if now - self._awake_since > AWAKE_S:
+                workers.wake(conn, self._id)
+                self._registered, self._awake_since = False, 0.0
+        if poked and sleeping and looking and now - self._looked_at > STILL_S:
+            self._look(conn, now)  # somebody claims full batches while others sleep
+
+    def _look(self, conn: connect.Connection, now: float) -> None:
+        """Wake as many sleepers as there is due work, and remember when the next job falls due."""
+        self._looked_at = now
+        due, next_s = claims.look(conn, self._lanes, max(1, len(self._sleepers())))
+        self._wake(due)
+        if next_s is not None and next_s < self.plan.settings.worker_sleep:
+            self._next["poll"] = min(self._next["poll"], now + max(next_s, 0.0) + 0.001)
+
+    def _poll(self, conn: connect.Connection, now: float) -> None:
+        self._next["poll"] = now + self.plan.settings.worker_sleep
+        if self._sleepers():
+            self._look(conn, now)
+        held = self._held(now, 0.5)
+        if held:
+            rows = conn.execute(
+                """
+                SELECT j.id
+                FROM queuety.jobs AS j
+                WHERE j.id = ANY (%s::bigint[]) AND j.cancel_requested
+                """,
+                [[job_id for _, job_id, _ in held]],
+            )
+            for (job_id,) in rows:
+                self._cancel(job_id, now)
+        self._unpark(conn)
+
+    def _unpark(self, conn: connect.Connection) -> None:
+        """Unpark what waits for a handler that our workers have, and what has waited for too long."""
+        ids = [page.worker for page in self.ledger if page.worker]
+        if ids != self._known:
+            self._known, self._handlers = ids, workers.handlers(conn, ids)
+        keys = [f"handler:{name}" for name in self._handlers]
+        now = time.monotonic()
+        if now >= self._next["overdue"]:
+            grace = self.plan.settings.unknown_handler_grace
+            self._next["overdue"] = now + min(max(grace / 10, 1.0), 60.0)
+            keys += claims.overdue(conn, grace)
+        if keys and claims.unpark(conn, keys, UNPARK):
+            self._wake(1)
+
+    # ── duties ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _recover(self, conn: connect.Connection) -> None:
+        done = recover(conn, self._backoff, _tell)
+        if done.total:
+            log.warning(
+                "recovered %d jobs: %d retried, %d buried, %d cancelled",
+                done.total,
+                done.retried,
+                done.buried,
+                done.cancelled,
+            )
+
+    def _tend(self, conn: connect.Connection) -> None:
+        """Make partitions for the coming days, drop what is past its keeping, forget silent processes."""
+        settings = self.plan.settings
+        retention.make_ahead(conn)
+        retention.prune(
+            conn, settings.retention_days, settings.buried_retention_days, settings.log_retention_days
+        )
+        workers.forget_silent(conn, max(10 * self._stale, 600.0))
+
+    def _end_of_flush(self, conn: connect.Connection) -> None:
+        """Tell the supervisor once every worker has looked in vain after the last settlement."""
+        pages = list(self.ledger)
+        if not pages or self._dead:
+            return
+        last = max(self._settled_at, *(page.settled for page in pages))
+        if all(page.ready and page.empty > last and not page.count for page in pages):
+            row = conn.execute(
+                """
+                SELECT count(*)
+                FROM (
+                    SELECT 1 FROM queuety.jobs AS j
+                    WHERE j.queue = ANY (%s::text[]) AND j.state = 'pending' AND j.parked_on IS NULL
+                    LIMIT %s
+                ) AS later
+                """,
+                [list(self.plan.queues), LATER_CAP],
+            ).fetchone()
+            self._ended = True
+            self._wire.send({"ended": True, "later": row[0] if row else 0})
+
+    # ── rhythm ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _timeout(self, now: float) -> float:
+        if self._dead and self._conn is not None:
+            return 0.0
+        if self._conn is None:
+            return max(0.01, min(self._retry_at - now, TICK_S))
+        until = min(self._next.values()) - now
+        if (
+            any(page.phase != Phase.SLEEPING for page in self.ledger)
+            or self._awake_since
+            or self._wire.closed
+        ):
+            until = min(until, 0.02 if self.plan.mode is not Mode.WORK else TICK_S)
+        return max(0.0, until)
+
+    def _drain_pokes(self) -> bool:
+        with suppress(BlockingIOError):
+            os.read(self._poke_fd, 65536)
+        return True
+
+    def _farewell(self) -> None:
+        if self._conn is not None:
+            with suppress(psycopg.Error):
+                if self._registered:
+                    workers.wake(self._conn, self._id)
+                workers.unregister(self._conn, [self._id])
+                self._conn.close()
+
+
+def _tell(fact: Facts, settlement: Settlement) -> None:
+    tell(log, fact.id, fact.label or "", fact.attempts, fact.max_attempts, settlement)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    if pid:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

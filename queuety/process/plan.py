@@ -1,0 +1,48 @@
+"""What a pool is to do: plain values that every process of it inherits over the fork."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queuety.handler import Handler
+    from queuety.settings import Settings
+
+    Registry = Mapping[str, Handler[..., Any]]
+
+
+class Mode(StrEnum):
+    """When a pool ends by itself."""
+
+    WORK = "work"  # never
+    FLUSH = "flush"  # when nothing is due and nothing runs
+    ONCE = "once"  # after one job, or at once if none is due
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a pool is to do.
+
+    url: libpq URL or keyword string.  queues: in order of precedence.  load: imports the application and returns
+    its handlers; called in each worker after the fork.  max_jobs: a lone worker ends the command after exactly so
+    many jobs; 0: no such end.  max_time_s: the command ends after so many seconds; 0: no such end.
+    """
+
+    url: str
+    queues: tuple[str, ...]
+    load: Callable[[], Registry]
+    settings: Settings
+    name: str
+    workers: int = 1
+    mode: Mode = Mode.WORK
+    max_jobs: int = 0
+    max_time_s: float = 0.0
+    preload: bool = False
+
+    @property
+    def replaces(self) -> bool:
+        """True if a worker that has done its share is replaced rather than missed."""
+        return self.mode is not Mode.ONCE and not self.max_jobs

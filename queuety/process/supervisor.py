@@ -1,0 +1,449 @@
+"""The supervisor: forks, reaps, signals, and nothing else. No database code, no user code, one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from queuety.process import child, host
+from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
+from queuety.process.plan import Mode, Plan
+from queuety.process.titles import title
+from queuety.process.wake import Waker
+from queuety.process.wire import Wire
+
+log = logging.getLogger("queuety.supervisor")
+
+MOST_WORKERS = 1000
+GRACE_S = 2.0  # a handler that swallows its time limit or its cancellation is killed after that
+COOPERATION_S = 5.0  # a handler that asks should_stop() is given so long before it is interrupted
+IDLE_LEAVE_S = 1.5  # a worker with nothing in hand that has not left by then is killed
+SETTLE_S = 2.0  # how long leaving waits for the database
+EARLY_DEATHS = 10  # in a row, before any worker became ready: give up
+EARLY_S = 1.0  # a worker that dies idle within so long of being ready died early too
+BOOT_CODES = (2, 3, 4, 70)  # a worker that ends so before it is ready says why it can never be
+CUT_CODE, GIVE_UP_CODE, INTERRUPT_CODE = 75, 70, 130
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a pool did. code: exit code.  counts: by Counter.  later: jobs left that are not due (flush)."""
+
+    code: int = 0
+    counts: list[int] = field(default_factory=lambda: [0] * len(Counter))
+    later: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Child:
+    """A living worker."""
+
+    pid: int
+    page: Page
+    told: bool = False  # asked to leave
+    replaced: bool = False  # its successor is being raised (SIGHUP)
+
+
+class Supervisor:
+    """Keeps the pool as it should be: one keeper and the wanted number of workers."""
+
+    def __init__(self, plan: Plan, *, on_tick: Callable[[list[int]], None] | None = None) -> None:
+        self.plan = plan
+        self.wanted = plan.workers
+        self._on_tick = on_tick
+        self._ledger = Ledger(min(2 * plan.workers + 64, 2 * MOST_WORKERS + 64))
+        self._workers: dict[int, Child] = {}
+        self._dead: dict[int, tuple[int, int]] = {}  # page → pid, status: not settled yet
+        self._keeper = 0
+        self._wire: Wire | None = None
+        self._keeper_pause = 0.1
+        self._keeper_at = 0.0
+        self._fork_at = 0.0
+        self._early = 0
+        self._roll: list[int] = []
+        self._stopping_at = 0.0
+        self._cut = False
+        self._cut_work = False
+        self._over = False
+        self._left_at = 0.0
+        self._interrupts = 0
+        self._summary = Summary()
+        self._started = time.monotonic()
+        self._poke_read, self._poke_write = os.pipe()
+        os.set_blocking(self._poke_read, False)
+        os.set_blocking(self._poke_write, False)
+
+    def run(self) -> Summary:
+        """Run the pool until it is over; returns what it did."""
+        names = ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "CHLD")
+        self._waker = Waker(getattr(signal, f"SIG{name}") for name in names)
+        title(f"supervisor {self.plan.name} [{','.join(self.plan.queues)}]"[:200])
+        try:
+            while not self._finished():
+                self._reap()
+                self._reconcile()
+                signals, ready = self._waker.wait(self._timeout())
+                for number in signals:
+                    self._on_signal(number)
+                if self._wire is not None and self._wire.fd in ready:
+                    self._hear()
+                if self._on_tick:
+                    self._on_tick(self.counts())
+        finally:
+            self._leave()
+        return self._result()
+
+    def counts(self) -> list[int]:
+        """What all workers, past and present, have counted."""
+        total = list(self._summary.counts)
+        for page in self._ledger:
+            total = [a + b for a, b in zip(total, page.counts(), strict=True)]
+        return total
+
+    # ── what is wanted against what lives ─────────────────────────────────────────────────────────────────────
+
+    def _reconcile(self) -> None:
+        now = time.monotonic()
+        self._watch_limits(now)
+        if not self._keeper and now >= self._keeper_at and not self._left_at:
+            self._fork_keeper()
+        if self.plan.max_time_s and now - self._started >= self.plan.max_time_s:
+            self._drain(f"{self.plan.max_time_s:g} s are over")
+        if self._stopping_at:
+            self._press_on(now)
+            return
+        self._roll_on()
+        missing = self.wanted - sum(not child.told and not child.replaced for child in self._workers.values())
+        while missing > 0 and now >= self._fork_at and not self._stopping_at:
+            if not self._fork_worker():
+                break
+            missing -= 1
+        for one in sorted(self._workers.values(), key=lambda one: one.page.current >= 0):
+            if missing >= 0:
+                break
+            if not one.told and not one.replaced:
+                self._dismiss(one)
+                missing += 1
+
+    def _press_on(self, now: float) -> None:
+        """See to it that a stop comes to its end."""
+        for one in self._workers.values():
+            if not one.told:
+                self._dismiss(one)
+        waited = now - self._stopping_at
+        if waited > self.plan.settings.worker_stop_timeout and not self._cut:
+            log.warning("jobs still run after %g s: they are cut and given back", waited)
+            self._cut = True
+        for one in self._workers.values():
+            idle = not one.page.count or not one.page.ready
+            if self._cut or (waited > IDLE_LEAVE_S and idle and now - one.page.settled > IDLE_LEAVE_S):
+                self._cut_work = self._cut_work or not idle
+                one.page.cut = one.page.cut or Cut.STOP
+                host.kill_group(one.pid)
+
+    def _watch_limits(self, now: float) -> None:
+        """Kill what swallows its time limit or its cancellation. Here, since the supervisor never waits."""
+        for one in self._workers.values():
+            page = one.page
+            slot, deadline = page.current, page.deadline
+            if slot < 0:
+                continue
+            if deadline and now > deadline + GRACE_S and page.deadline == deadline:
+                log.warning("worker %d does not heed its time limit: killed", one.pid)
+                page.cut = Cut.TIME_LIMIT
+                host.kill_group(one.pid)
+            elif page.cancel and page.cancel == page.ids[slot]:
+                patience = COOPERATION_S if page.cooperates else 0.0
+                waited = now - max(page.cancel_at, page.began)
+                if waited > patience + GRACE_S:
+                    page.cut = Cut.CANCEL
+                    host.kill_group(one.pid)
+                elif waited > patience:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one.pid, signal.SIGUSR2)
+
+    def _roll_on(self) -> None:
+        """Replace one worker at a time (SIGHUP): the successor must be ready before the old one leaves."""
+        while self._roll:
+            old = self._workers.get(self._roll[0])
+            if old is None or old.told:
+                self._roll.pop(0)
+                continue
+            if not old.replaced:
+                old.replaced = True  # the fork follows, since one is now missing
+                return
+            young = [one for one in self._workers.values() if one.page.born > self._rolled_at]
+            if any(not one.page.ready for one in young) or len(self._workers) <= self.wanted:
+                return
+            self._rolled_at = time.monotonic()
+            self._dismiss(old)
+            self._roll.pop(0)
+
+    def _dismiss(self, one: Child) -> None:
+        one.told = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGTERM)
+
+    # ── forks ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fork_worker(self) -> bool:
+        page = self._ledger.free()
+        if page is None:
+            return False
+        page.clear()
+        page.phase = Phase.BOOTING
+        page.born = time.monotonic()
+        done = sum(self.counts()[: Counter.SNOOZED])
+        pid = self._fork(lambda: child.worker(self.plan, page, self._poke_write, done))
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # the child does it too; whoever comes first
+        page.pid = pid
+        self._workers[pid] = Child(pid, page)
+        return True
+
+    def _fork_keeper(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._close_wire()
+        self._wire = Wire(ours)
+
+        def body() -> int:
+            ours.close()
+            return child.keeper(self.plan, self._ledger, Wire(theirs), self._poke_read)
+
+        self._keeper = self._fork(body)
+        theirs.close()
+        self._waker.watch(self._wire.fd)
+        for index, (pid, status) in self._dead.items():
+            self._wire.send({"dead": index, "pid": pid, "status": status})
+
+    def _fork(self, body: Callable[[], int]) -> int:
+        """Fork; the child runs `body` with default signals and leaves with its result, never returning here."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        self._be_child(body, parent)
+
+    def _be_child(self, body: Callable[[], int], parent: int) -> NoReturn:
+        code = 1
+        try:
+            self._waker.close()
+            for number in self._waker.signals:
+                signal.signal(number, signal.SIG_DFL)
+            random.seed()
+            if os.getppid() != parent:
+                os._exit(0)
+            code = body()
+        except BaseException:  # noqa: BLE001 - nothing may unwind into the supervisor's own frames
+            log.exception("a child of the pool ended by an error")
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _reap(self) -> None:
+        """Collect every child that has ended; children that are not ours are collected and forgotten."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid == self._keeper:
+                self._keeper_died(status)
+            elif pid in self._workers:
+                self._worker_died(self._workers.pop(pid), status)
+
+    def _keeper_died(self, status: int) -> None:
+        self._keeper = 0
+        if not self._left_at:
+            log.warning("the keeper ended (%s): another one is started", describe(status))
+            self._keeper_at = time.monotonic() + self._keeper_pause
+            self._keeper_pause = min(self._keeper_pause * 2, 10.0)
+
+    def _worker_died(self, one: Child, status: int) -> None:
+        page, now = one.page, time.monotonic()
+        host.kill_group(one.pid)  # what its handlers have left running goes with it
+        page.phase = Phase.LEAVING
+        self._dead[page.index] = (one.pid, status)
+        if self._wire is not None:
+            self._wire.send({"dead": page.index, "pid": one.pid, "status": status})
+        if page.ready:
+            self._early = 0
+        clean = os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        if self._stopping_at or page.cut:
+            return
+        if clean:
+            if page.text and not one.told:
+                log.info("worker %d left: %s", one.pid, page.text)
+            if self._ends_with(page):
+                self._drain("done")
+        elif not page.ready and os.WIFEXITED(status) and os.WEXITSTATUS(status) in BOOT_CODES:
+            self._cannot_start(one, os.WEXITSTATUS(status))
+        elif not page.ready or (not page.count and now - page.ready < EARLY_S):
+            self._died_early(one, status)
+        else:
+            log.warning("worker %d ended (%s)", one.pid, describe(status))
+            if self.plan.mode is Mode.ONCE and page.lease:
+                self._drain("its job ended the worker")
+
+    def _ends_with(self, page: Page) -> bool:
+        """True if this worker's leaving by itself ends the command."""
+        return self.plan.mode is Mode.ONCE or (self.plan.max_jobs > 0 and self.wanted == 1)
+
+    def _cannot_start(self, one: Child, code: int) -> None:
+        if self._roll:
+            log.error("a new worker cannot start, the old ones go on: %s", one.page.text)
+            self._roll.clear()
+            for other in self._workers.values():
+                other.replaced = False
+            return
+        log.error("a worker cannot start: %s", one.page.text)
+        self._summary.code = code
+        self._drain("a worker cannot start")
+
+    def _died_early(self, one: Child, status: int) -> None:
+        self._early += 1
+        pause = min(0.1 * 2**self._early, 30.0)
+        self._fork_at = time.monotonic() + pause
+        log.warning(
+            "worker %d ended at its start (%s), the next one in %.1f s", one.pid, describe(status), pause
+        )
+        if self._early >= EARLY_DEATHS:
+            log.error("%d workers in a row ended at their start: giving up", self._early)
+            self._summary.code = GIVE_UP_CODE
+            self._drain("workers keep dying at start")
+
+    def _hear(self) -> None:
+        assert self._wire is not None
+        for message in self._wire.receive():
+            if "settled" in message:
+                self._keeper_pause = 0.1
+                if self._dead.pop(message["settled"], None) is not None:
+                    page = self._ledger.pages[message["settled"]]
+                    self._summary.counts = [
+                        a + b for a, b in zip(self._summary.counts, page.counts(), strict=True)
+                    ]
+                    page.clear()
+            elif "ended" in message:
+                self._summary.later = message["later"]
+                self._drain("nothing is due")
+        if self._wire.closed:
+            self._waker.unwatch(self._wire.fd)
+
+    # ── signals and the end ───────────────────────────────────────────────────────────────────────────────────
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        match number:
+            case signal.SIGTERM | signal.SIGINT:
+                self._interrupts += number == signal.SIGINT
+                if self._stopping_at:
+                    self._cut = True
+                self._drain(number.name)
+            case signal.SIGQUIT:
+                self._drain(number.name)
+                self._cut = True
+            case signal.SIGHUP:
+                log.info("SIGHUP: replacing the workers one by one")
+                self._rolled_at = time.monotonic()
+                self._roll = list(self._workers)
+            case signal.SIGTTIN:
+                self.wanted = min(self.wanted + 1, MOST_WORKERS)
+                log.info("SIGTTIN: %d workers", self.wanted)
+            case signal.SIGTTOU:
+                self.wanted = max(self.wanted - 1, 1)
+                log.info("SIGTTOU: %d workers", self.wanted)
+            case signal.SIGUSR1:
+                self._report()
+            case _:
+                pass
+
+    def _drain(self, reason: str) -> None:
+        if not self._stopping_at:
+            self._stopping_at = time.monotonic()
+            self._summary.reason = reason
+            log.info("stopping: %s", reason)
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        for one in self._workers.values():
+            page = one.page
+            slot = page.current
+            if slot >= 0:
+                what = f"runs job {page.ids[slot]} {page.text} for {now - page.began:.1f} s, holds {page.count} in all"
+            else:
+                what = Phase(page.phase).name.lower()
+            log.warning("worker %d (process %d): %s", page.worker, one.pid, what)
+
+    def _finished(self) -> bool:
+        if not self._stopping_at or self._workers:
+            return False
+        self._left_at = self._left_at or time.monotonic()
+        return not self._dead or not self._keeper or time.monotonic() - self._left_at > SETTLE_S
+
+    def _timeout(self) -> float:
+        if self._stopping_at or self._roll:
+            return 0.05
+        if not self._keeper or len(self._workers) != self.wanted:
+            return 0.05
+        busy = any(page.phase == Phase.RUNNING for page in self._ledger)
+        return 0.25 if busy or self._on_tick else 1.0
+
+    def _leave(self) -> None:
+        """Let the keeper go; it is given a moment for its last words and no more."""
+        for one in self._workers.values():  # only after an error of our own
+            host.kill_group(one.pid)
+        if self._keeper and self._wire is not None:
+            self._wire.send({"leave": True})
+            until = time.monotonic() + SETTLE_S
+            while time.monotonic() < until:
+                with contextlib.suppress(ChildProcessError):
+                    if os.waitpid(self._keeper, os.WNOHANG)[0]:
+                        break
+                time.sleep(0.005)
+            else:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(self._keeper, signal.SIGKILL)
+                    os.waitpid(self._keeper, 0)
+        self._close_wire()
+        self._waker.close()
+
+    def _close_wire(self) -> None:
+        if self._wire is not None:
+            with contextlib.suppress(ValueError, OSError):
+                self._waker.unwatch(self._wire.fd)
+            self._wire.close()
+
+    def _result(self) -> Summary:
+        summary = self._summary
+        summary.counts = self.counts()
+        if self._cut_work and not summary.code:
+            summary.code = INTERRUPT_CODE if self._interrupts > 1 else CUT_CODE
+        return summary
+
+
+def describe(status: int) -> str:
+    """A wait status in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"

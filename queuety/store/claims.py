@@ -1,0 +1,293 @@
+"""Claim and settle: the hot path. One transaction settles what is done and claims what comes next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, assert_never
+
+from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo, GiveBack, Priority, Settlement
+
+from queuety.store.connect import Connection
+from queuety.store.statements import array, statement
+
+FRONT = float("-inf")
+
+
+class Claimed(NamedTuple):
+    """A job under a lease of ours. Times are seconds since 1970 by the database's clock."""
+
+    id: int
+    lease: int
+    handler: str
+    payload: str
+    attempts: int
+    max_attempts: int
+    queue: str
+    priority: int
+    available_at: float
+    created_at: float
+    tags: list[str] | None
+    backoff: str | None
+    parked_s: float | None
+
+
+class Facts(NamedTuple):
+    """What a verdict on a lost run needs to know."""
+
+    id: int
+    lease: int
+    attempts: int
+    max_attempts: int
+    cancel_requested: bool
+    backoff: str | None
+    label: str | None
+
+
+class Lanes:
+    """The lanes of a queue list in claim order, each with the cursor where the last claim ended.
+
+    The cursor spares a claim the dead index entries of jobs that are settled already. What became claimable
+    behind it is found when the claim starts from the front again: see `rewind`.
+    """
+
+    def __init__(self, queues: tuple[str, ...]) -> None:
+        self.queues = queues
+        pairs = [(queue, int(level)) for queue in queues for level in Priority]
+        self.queue_of = [queue for queue, _ in pairs]
+        self.priorities = array([level for _, level in pairs])
+        self._place = {pair: index for index, pair in enumerate(pairs)}
+        self._at = [FRONT] * len(pairs)
+        self._id = [0] * len(pairs)
+        self.at_front = True
+
+    def rewind(self) -> None:
+        """Let the next claim start from the front of every lane."""
+        if not self.at_front:
+            self._at = [FRONT] * len(self._at)
+            self._id = [0] * len(self._id)
+            self.at_front = True
+
+    def cursor(self) -> tuple[str, str]:
+        return array(self._at).replace("inf", "Infinity"), array(self._id)
+
+    def order(self, jobs: list[Claimed]) -> list[Claimed]:
+        """Sort a claim by lane, due time and id, and advance the cursors past it."""
+        place = self._place
+        jobs.sort(key=lambda job: (place[job.queue, job.priority], job.available_at, job.id))
+        last: dict[int, Claimed] = {place[job.queue, job.priority]: job for job in jobs}
+        for index, job in last.items():
+            self._at[index], self._id[index] = job.available_at, job.id
+            self.at_front = False
+        return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A claim to be made. size: jobs at most, >= 1.  stale_s: how long the lease lasts, seconds."""
+
+    lanes: Lanes
+    size: int
+    worker: str
+    stale_s: float
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the jobs of one lease came to, gathered until the next turn settles them in one transaction."""
+
+    lease: int
+    completed: list[tuple[int, float, float, str | None, str | None]] = field(default_factory=list)
+    again: list[tuple[int, Again]] = field(default_factory=list)
+    buried: list[tuple[int, ErrorInfo, float, float]] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    given_back: list[int] = field(default_factory=list)
+    parked: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, job_id: int, settlement: Settlement, began_s: float = 0.0, ended_s: float = 0.0) -> None:
+        """Note a settlement. began_s, ended_s: seconds after the claim, for the finished row."""
+        match settlement:
+            case Complete(result, note):
+                self.completed.append((job_id, began_s, ended_s, result, _error(note)))
+            case Again():
+                self.again.append((job_id, settlement))
+            case Bury(error):
+                self.buried.append((job_id, error, began_s, ended_s))
+            case Cancel():
+                self.cancelled.append(job_id)
+            case GiveBack():
+                self.given_back.append(job_id)
+            case _:
+                assert_never(settlement)
+
+    def __len__(self) -> int:
+        return (
+            len(self.completed)
+            + len(self.again)
+            + len(self.buried)
+            + len(self.cancelled)
+            + len(self.given_back)
+            + len(self.parked)
+        )
+
+
+def turn(conn: Connection, batch: Batch | None, want: Want | None) -> tuple[int, list[Claimed]]:
+    """Settle `batch` and claim what `want` asks for, in one transaction and one round trip.
+
+    Returns how many jobs of the batch were really settled (fewer: their leases were lost) and the claimed jobs
+    in the order in which they are to run.
+    """
+    with conn.pipeline(), conn.transaction():
+        conn.execute(statement("pin"), prepare=_prepare(conn))
+        settling = settle(conn, batch) if batch else []
+        claiming = _claim(conn, want) if want else None
+    settled = sum(cursor.rowcount for cursor in settling)
+    if claiming is None or want is None:
+        return settled, []
+    jobs = [Claimed._make(row) for row in claiming.fetchall()]
+    return settled, want.lanes.order(jobs)
+
+
+def settle(conn: Connection, batch: Batch) -> list[Any]:
+    """Send the statements that settle `batch`, inside the caller's transaction; the cursors count the rows.
+
+    Rows are settled in the order completed, again, buried, given back, parked, cancelled. The last one comes
+    last: it also takes what the others left behind because somebody asked to cancel it meanwhile.
+    """
+    sent = []
+    if batch.completed:
+        ids, began, ended, results, errors = zip(*batch.completed, strict=True)
+        sent.append(
+            _run(
+                conn,
+                "complete",
+                lease=batch.lease,
+                ids=array(list(ids)),
+                began=array(list(began)),
+                ended=array(list(ended)),
+                results=_texts(results),
+                errors=_texts(errors),
+            )
+        )
+    if batch.again:
+        sent.append(
+            _run(
+                conn,
+                "again",
+                lease=batch.lease,
+                ids=array([job_id for job_id, _ in batch.again]),
+                delays=array([again.delay_s for _, again in batch.again]),
+                counted=[again.counted for _, again in batch.again],
+                errors=_texts([_error(again.error) for _, again in batch.again]),
+                causes=[again.cause for _, again in batch.again],
+            )
+        )
+    if batch.buried:
+        sent.append(
+            _run(
+                conn,
+                "bury",
+                lease=batch.lease,
+                ids=array([row[0] for row in batch.buried]),
+                errors=_texts([_error(row[1]) for row in batch.buried]),
+                began=array([row[2] for row in batch.buried]),
+                ended=array([row[3] for row in batch.buried]),
+            )
+        )
+    if batch.given_back:
+        sent.append(_run(conn, "give_back", lease=batch.lease, ids=array(batch.given_back)))
+    if batch.parked:
+        sent.append(
+            _run(
+                conn,
+                "park",
+                lease=batch.lease,
+                ids=array([job_id for job_id, _ in batch.parked]),
+                keys=[key for _, key in batch.parked],
+            )
+        )
+    # Statement after statement: what `again` and `give_back` refused for a cancel request, this one takes.
+    asked = (
+        batch.cancelled
+        + [row[0] for row in batch.again]
+        + batch.given_back
+        + [row[0] for row in batch.parked]
+    )
+    if asked:
+        sent.append(_run(conn, "cancel_run", lease=batch.lease, ids=array(asked)))
+    return sent
+
+
+def held(conn: Connection, lease: int, ids: list[int]) -> list[Facts]:
+    """Lock what a dead worker held under `lease` and return the facts for the verdicts."""
+    return [Facts._make(row) for row in _run(conn, "held", lease=lease, ids=array(ids)).fetchall()]
+
+
+def expired(conn: Connection, size: int) -> list[Facts]:
+    """Lock up to `size` jobs whose lease has run out; jobs that somebody else is recovering are skipped."""
+    return [Facts._make(row) for row in _run(conn, "expired", size=size).fetchall()]
+
+
+def renew(conn: Connection, holdings: list[tuple[int, int]], stale_s: float) -> dict[tuple[int, int], bool]:
+    """Renew the leases of (id, lease) pairs; map each that is still ours to "cancel was asked for"."""
+    rows = _run(
+        conn,
+        "renew",
+        ids=array([job_id for job_id, _ in holdings]),
+        leases=array(sorted({lease for _, lease in holdings})),
+        stale=stale_s,
+    ).fetchall()
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def strays(conn: Connection, worker: str, leases: list[int]) -> list[int]:
+    """Give back what `worker` was given but never heard of; `leases` are those that it does hold."""
+    return [row[0] for row in _run(conn, "strays", worker=worker, leases=array(leases)).fetchall()]
+
+
+def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:
+    """Count what is due in the lanes (up to `size`) and say in how many seconds the next job falls due."""
+    row = _run(conn, "look", queues=lanes.queue_of, priorities=lanes.priorities, size=size).fetchone()
+    return (row[0], row[1]) if row else (0, None)
+
+
+def unpark(conn: Connection, keys: list[str], size: int) -> int:
+    """Unpark up to `size` jobs of each key, in order; returns how many."""
+    return _run(conn, "unpark", keys=keys, size=size).rowcount
+
+
+def overdue(conn: Connection, grace_s: float) -> list[str]:
+    """Keys of jobs that have waited for an unknown handler for longer than `grace_s` seconds."""
+    return [row[0] for row in _run(conn, "overdue", grace=grace_s).fetchall()]
+
+
+def _claim(conn: Connection, want: Want) -> Any:
+    after_at, after_id = want.lanes.cursor()
+    return _run(
+        conn,
+        "claim",
+        queues=want.lanes.queue_of,
+        priorities=want.lanes.priorities,
+        after_at=after_at,
+        after_id=after_id,
+        size=want.size,
+        worker=want.worker,
+        stale=want.stale_s,
+    )
+
+
+def _run(conn: Connection, name: str, **values: Any) -> Any:
+    return conn.execute(statement(name), values, prepare=_prepare(conn))
+
+
+def _prepare(conn: Connection) -> bool:
+    return conn.prepare_threshold is not None  # None: a pooler stands between, see connect
+
+
+def _texts(texts: Any) -> Any:
+    """A json[] parameter; the usual case, all empty, is formatted here since psycopg takes long over lists."""
+    return list(texts) if any(texts) else "{" + ",".join(["NULL"] * len(texts)) + "}"
+
+
+def _error(error: ErrorInfo | None) -> str | None:
+    return None if error is None else json.dumps(error.as_json(), ensure_ascii=False)

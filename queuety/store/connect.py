@@ -1,0 +1,133 @@
+"""Connections to PostgreSQL, set up so that a silent network is noticed and a pooler is recognised."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, LiteralString, cast
+
+import psycopg
+from psycopg import conninfo, errors
+from psycopg.rows import TupleRow
+
+from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch, UsageError
+
+Connection = psycopg.Connection[TupleRow]
+
+# A silent peer is given up after about ten seconds, so that rule "back within 30 s" can hold.
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "client_encoding": "utf8",
+}
+_PASSWORD = re.compile(r"(://[^:/?#@\s]*:)[^@\s]*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
+
+
+def parameters(url: str, **extra: Any) -> dict[str, Any]:
+    """Return libpq parameters for `url` (URL or keyword string) with our defaults under the user's own.
+
+    Raises UsageError if libpq cannot parse it; the text never repeats the string, since it holds a secret.
+    """
+    try:
+        given: dict[str, Any] = dict(conninfo.conninfo_to_dict(url))
+    except psycopg.ProgrammingError as error:
+        raise UsageError(
+            "the database URL cannot be parsed",
+            "it must look like postgresql://user:password@host/name; encode special characters as %XX",
+        ) from _without_secret(error)
+    defaults = dict(_DEFAULTS)
+    if "," in str(given.get("host", "")):
+        defaults["target_session_attrs"] = "read-write"
+    return {**defaults, **extra, **given}
+
+
+def connect(url: str, *, name: str = "queuety", autocommit: bool = True) -> Connection:
+    """Open a connection, or raise DatabaseUnreachable with one line that says why.
+
+    name: what pg_stat_activity shows as application_name, unless the URL names another.
+    Transactions are READ COMMITTED whatever the role's default: the claim relies on it.
+    Behind a transaction pooler no prepared statements are used (see `pooled`).
+    """
+    wanted = parameters(url, application_name=name[:63])
+    try:
+        conn = psycopg.connect(autocommit=autocommit, **wanted)
+    except psycopg.Error as error:
+        raise unreachable(error) from None
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    conn.prepare_threshold = None if pooled(conn) else 0
+    return conn
+
+
+def pooled(conn: Connection) -> bool:
+    """True if a transaction pooler stands between us and the server.
+
+    A pooler makes up the process id of the start-up packet; the server knows its own.
+    """
+    try:
+        row = conn.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+        if not conn.autocommit:
+            conn.rollback()
+    except psycopg.Error as error:
+        raise unreachable(error) from None
+    return row is None or row[0] != conn.info.backend_pid
+
+
+def unreachable(error: BaseException) -> DatabaseUnreachable:
+    """The error that a caller sees when `error` kept us from the database."""
+    lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
+    reason = lines[-1] if lines else type(error).__name__
+    return DatabaseUnreachable(
+        f"the database cannot be reached: {reason}",
+        "check QUEUETY_DATABASE_URL and that the server is running",
+    )
+
+
+def translate(error: psycopg.Error) -> Exception:
+    """The error of our own tree that says what `error` means, or `error` itself where nothing fits."""
+    if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
+        return SchemaMismatch(
+            f"the queue's tables do not fit this version: {error.diag.message_primary}",
+            "run: queuety db migrate",
+        )
+    if isinstance(error, errors.InsufficientPrivilege):
+        return RightsMissing(
+            f"the database role lacks a right: {error.diag.message_primary}",
+            "grant USAGE on schema queuety and SELECT, INSERT, UPDATE, DELETE on its tables",
+        )
+    if lost(error):
+        return unreachable(error)
+    return error
+
+
+def lost(error: BaseException) -> bool:
+    """True if `error` means that the database is away for now: worth waiting for, on a new connection."""
+    return isinstance(
+        error,
+        DatabaseUnreachable
+        | psycopg.OperationalError
+        | psycopg.InterfaceError
+        | errors.ReadOnlySqlTransaction
+        | errors.IdleInTransactionSessionTimeout,
+    )
+
+
+def again(error: BaseException) -> bool:
+    """True if the same transaction may simply be tried again: deadlock or serialization failure."""
+    return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure)
+
+
+def redact(text: str) -> str:
+    """Hide passwords in libpq URLs and keyword strings."""
+    return _PASSWORD.sub(lambda m: f"{m[1]}***@" if m[1] else f"{m[2]}***", text)
+
+
+def _without_secret(error: BaseException) -> BaseException | None:
+    del error  # libpq repeats the whole string in its message
+    return None
+
+
+def sql(text: str) -> LiteralString:
+    """Mark a statement of our own files as trusted text for psycopg."""
+    return cast(LiteralString, text)

@@ -1,0 +1,149 @@
+"""Write jobs: one, many, and through a connection of the caller's."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from array import array as numbers
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from queuety.errors import DuplicateJob, UsageError
+from queuety.model import NewJob
+from queuety.store.connect import Connection
+from queuety.store.statements import statement
+
+CHUNK = 10_000  # jobs per COPY; memory stays bounded whatever the caller streams
+
+_COLUMNS = "id, handler, payload, queue, priority, max_attempts"
+_MORE_COLUMNS = "available_at, tags, backoff"
+_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+_TAKEN = "SELECT j.id FROM queuety.jobs AS j WHERE j.unique_key = %(unique_key)s"
+
+
+def one(conn: Any, job: NewJob) -> int:
+    """Write a job and return its id, within whatever transaction `conn` is in.
+
+    conn: psycopg connection, or SQLAlchemy Session or Connection.
+    If job.unique_key is taken by a job that has not ended, its id is returned, or DuplicateJob raised, as
+    job.on_duplicate says.
+    """
+    values = {
+        "handler": job.handler,
+        "payload": job.payload,
+        "queue": job.queue,
+        "priority": int(job.priority),
+        "max_attempts": job.max_attempts,
+        "delay": job.delay_s,
+        "due": job.at,
+        "tags": list(job.tags) or None,
+        "unique_key": job.unique_key,
+        "backoff": job.backoff,
+    }
+    for _ in range(20):
+        row = _fetch(conn, statement("insert"), values)
+        if row is not None:
+            return int(row[0])
+        taken = _fetch(conn, _TAKEN, {"unique_key": job.unique_key})
+        if taken is None:
+            continue  # it has ended in between: ours may be written now
+        if job.on_duplicate == "error":
+            raise DuplicateJob(
+                f"job {taken[0]} has the unique key {job.unique_key!r} and has not ended",
+                'wait for it, or use on_duplicate="return"',
+                existing=int(taken[0]),
+            )
+        return int(taken[0])
+    raise DuplicateJob(f"the unique key {job.unique_key!r} is taken and freed all the time", existing=0)
+
+
+def many(conn: Any, jobs: Iterable[NewJob]) -> numbers[int]:
+    """Write jobs with COPY and return their ids in order; all or nothing.
+
+    conn: as for `one`; a psycopg connection in autocommit mode gets a transaction of its own.
+    """
+    raw = driver(conn)
+    if raw is None:
+        return numbers("q", (one(conn, job) for job in jobs))
+    ids = numbers("q")
+    queues: set[str] = set()
+    with raw.transaction():
+        now = _one(raw, "SELECT statement_timestamp()")
+        stream = iter(jobs)
+        while chunk := list(itertools.islice(stream, CHUNK)):
+            ids.extend(_copy(raw, chunk, now))
+            queues.update(job.queue for job in chunk)
+        if queues:
+            raw.execute(
+                """
+                SELECT pg_notify('queuety', 'q:' || s.queue)
+                FROM (SELECT DISTINCT s.queue FROM queuety.sleepers AS s WHERE s.queue = ANY (%s::text[])) AS s
+                """,
+                [list(queues)],
+            )
+    return ids
+
+
+def driver(conn: Any) -> Connection | None:
+    """The psycopg connection under `conn`; None if another driver, or an asynchronous one, is under it."""
+    if isinstance(conn, psycopg.Connection):
+        return conn
+    if callable(getattr(conn, "connection", None)):  # a Session
+        conn = conn.connection()
+    below = getattr(getattr(conn, "connection", None), "driver_connection", None)
+    return below if isinstance(below, psycopg.Connection) else None
+
+
+def _copy(conn: Connection, jobs: list[NewJob], now: datetime) -> list[int]:
+    if any(job.unique_key is not None for job in jobs):
+        raise UsageError("a bulk enqueue takes no unique_key", "enqueue such jobs one by one")
+    ids = [
+        row[0]
+        for row in conn.execute(
+            "SELECT nextval(pg_get_serial_sequence('queuety.jobs', 'id')) FROM generate_series(1, %s)",
+            [len(jobs)],
+        )
+    ]
+    plain = not any(job.delay_s or job.at or job.tags or job.backoff for job in jobs)
+    columns = _COLUMNS if plain else f"{_COLUMNS}, {_MORE_COLUMNS}"
+    rows = _plain_lines(ids, jobs) if plain else _lines(ids, jobs, now)
+    with conn.cursor().copy(f"COPY queuety.jobs ({columns}) FROM STDIN") as copy:  # type: ignore[arg-type]
+        copy.write("".join(rows))
+    return ids
+
+
+def _plain_lines(ids: list[int], jobs: list[NewJob]) -> Iterator[str]:
+    for job_id, job in zip(ids, jobs, strict=True):
+        payload = job.payload.replace("\\", "\\\\") if "\\" in job.payload else job.payload
+        yield f"{job_id}\t{job.handler}\t{payload}\t{job.queue}\t{job.priority:d}\t{job.max_attempts}\n"
+
+
+def _lines(ids: list[int], jobs: list[NewJob], now: datetime) -> Iterator[str]:
+    for line, job in zip(_plain_lines(ids, jobs), jobs, strict=True):
+        at = job.at or now + timedelta(seconds=job.delay_s or 0.0)
+        tags = "{" + ",".join(f'"{tag}"' for tag in job.tags) + "}" if job.tags else "\\N"
+        backoff = job.backoff.replace("\\", "\\\\") if job.backoff else "\\N"
+        yield f"{line[:-1]}\t{at.isoformat()}\t{tags}\t{backoff}\n"
+
+
+def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
+    """Run a statement of ours on any kind of connection and return its first row or None."""
+    raw = driver(conn)
+    if raw is not None:
+        own = raw is conn and raw.autocommit and raw.prepare_threshold is not None
+        return raw.execute(text, values, prepare=True if own else None).fetchone()  # type: ignore[arg-type]
+    from sqlalchemy import text as clause
+
+    wanted = dict.fromkeys(_PLACEHOLDER.findall(text))
+    return conn.execute(
+        clause(_PLACEHOLDER.sub(r":\1", text)), {name: values[name] for name in wanted}
+    ).fetchone()
+
+
+def _one(conn: Connection, text: str) -> Any:
+    row = conn.execute(text).fetchone()  # type: ignore[arg-type]
+    assert row is not None
+    return row[0]

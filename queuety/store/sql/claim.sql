@@ -1,0 +1,51 @@
+-- Claim up to `size` due jobs, walking the lanes in the order given, under one new lease.
+-- queues text[], priorities smallint[]: the lanes.
+-- after_at float8[] (seconds since 1970, -Infinity: the front), after_id bigint[]: each lane's cursor.
+-- size int.  worker text: the claimer's name.  stale float8: seconds that the lease lasts.
+-- Returns what a run needs; the rows come in any order (sort by lane, available_at, id).
+-- Locks: the claimed rows; locked rows are skipped.  Index: jobs_claim, then jobs_pkey.
+-- id = ANY (…) rather than a join: the planner then has no other way into the table than the primary key.
+WITH lanes AS MATERIALIZED (
+    SELECT lane.queue, lane.priority, to_timestamp(lane.after_at) AS after_at, lane.after_id
+    FROM unnest(
+        %(queues)s::text[], %(priorities)s::smallint[], %(after_at)s::float8[], %(after_id)s::bigint[]
+    ) AS lane (queue, priority, after_at, after_id)
+    WHERE NOT coalesce(
+        (
+            SELECT q.paused_at IS NOT NULL AND (q.paused_until IS NULL OR q.paused_until > statement_timestamp())
+            FROM queuety.queues AS q
+            WHERE q.name = lane.queue
+        ),
+        false
+    )
+),
+picked AS MATERIALIZED (
+    SELECT job.id
+    FROM lanes
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM queuety.jobs AS j
+        WHERE j.state = 'pending'
+            AND j.parked_on IS NULL
+            AND j.queue = lanes.queue
+            AND j.priority = lanes.priority
+            AND (j.available_at, j.id) > (lanes.after_at, lanes.after_id)
+            AND j.available_at <= statement_timestamp()
+        ORDER BY j.available_at, j.id
+        LIMIT %(size)s
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(size)s
+)
+UPDATE queuety.jobs AS j
+SET state = 'processing',
+    attempts = j.attempts + 1,
+    lease = (SELECT nextval('queuety.leases')),
+    worker = %(worker)s,
+    claimed_at = statement_timestamp(),
+    lease_until = statement_timestamp() + make_interval(secs => %(stale)s::float8)
+WHERE j.id = ANY (ARRAY(SELECT picked.id FROM picked))
+RETURNING
+    j.id, j.lease, j.handler, j.payload::text, j.attempts, j.max_attempts, j.queue, j.priority,
+    extract(EPOCH FROM j.available_at)::float8, extract(EPOCH FROM j.created_at)::float8, j.tags,
+    j.backoff::text, extract(EPOCH FROM statement_timestamp() - j.parked_at)::float8

@@ -1,0 +1,19 @@
+-- Unpark up to `size` of the oldest jobs parked on each of `keys`, in order.
+-- keys text[].  size int.  Returns the number of jobs for each queue.
+-- Locks: the rows; locked rows are skipped.  Index: jobs_parked, then jobs_pkey.
+WITH picked AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest(%(keys)s::text[]) AS wanted (key)
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM queuety.jobs AS j
+        WHERE j.parked_on = wanted.key
+        ORDER BY j.priority, j.available_at, j.id
+        LIMIT %(size)s
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+)
+UPDATE queuety.jobs AS j
+SET parked_on = NULL
+WHERE j.id = ANY (ARRAY(SELECT picked.id FROM picked))
+RETURNING j.queue

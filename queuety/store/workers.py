@@ -1,0 +1,98 @@
+"""The processes of all pools, as rows: for people to look at. Nothing that decides anything reads them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from queuety import __version__
+from queuety.store.connect import Connection
+
+
+def register(
+    conn: Connection, kind: str, name: str, queues: Sequence[str], handlers: Sequence[str] | None, pool: int
+) -> int:
+    """Note a process; returns its id. kind: keeper or worker.  pool: the supervisor's process id."""
+    row = conn.execute(
+        """
+        INSERT INTO queuety.workers (pool, kind, name, host, pid, queues, handlers, version)
+        VALUES (%s, %s, %s, %s, %s, %s::text[], %s::text[], %s)
+        RETURNING id
+        """,
+        [
+            pool,
+            kind,
+            name,
+            socket.gethostname(),
+            os.getpid(),
+            list(queues),
+            None if handlers is None else list(handlers),
+            __version__,
+        ],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def seen(conn: Connection, ids: Sequence[int]) -> None:
+    """Note that these processes show life."""
+    conn.execute(
+        """
+        UPDATE queuety.workers AS w
+        SET seen_at = statement_timestamp()
+        WHERE w.id = ANY (%s::bigint[])
+        """,
+        [list(ids)],
+    )
+
+
+def unregister(conn: Connection, ids: Sequence[int]) -> None:
+    """Forget processes that have left."""
+    conn.execute("DELETE FROM queuety.workers AS w WHERE w.id = ANY (%s::bigint[])", [list(ids)])
+
+
+def forget_silent(conn: Connection, silent_s: float) -> int:
+    """Forget processes without a sign of life for `silent_s` seconds, and the sleepers of such pools."""
+    gone = conn.execute(
+        """
+        DELETE FROM queuety.workers AS w
+        WHERE w.seen_at < statement_timestamp() - make_interval(secs => %s::float8)
+        """,
+        [silent_s],
+    ).rowcount
+    conn.execute(
+        """
+        DELETE FROM queuety.sleepers AS s
+        WHERE NOT EXISTS (SELECT FROM queuety.workers AS w WHERE w.id = s.pool)
+        """
+    )
+    return gone
+
+
+def sleep(conn: Connection, keeper: int, queues: Sequence[str]) -> None:
+    """Register that a pool sleeps on these queues: from now on an enqueue notifies it."""
+    conn.execute(
+        """
+        INSERT INTO queuety.sleepers (pool, queue)
+        SELECT %s, q.queue FROM unnest(%s::text[]) AS q (queue)
+        ON CONFLICT DO NOTHING
+        """,
+        [keeper, list(queues)],
+    )
+
+
+def wake(conn: Connection, keeper: int) -> None:
+    """Take the registration back: the pool looks by itself."""
+    conn.execute("DELETE FROM queuety.sleepers AS s WHERE s.pool = %s", [keeper])
+
+
+def handlers(conn: Connection, ids: Sequence[int]) -> list[str]:
+    """Names of all handlers that these workers have."""
+    return [
+        row[0]
+        for row in conn.execute(
+            "SELECT DISTINCT unnest(w.handlers) FROM queuety.workers AS w WHERE w.id = ANY (%s::bigint[])",
+            [list(ids)],
+        )
+    ]
