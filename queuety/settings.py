@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from queuety.errors import UsageError
 from queuety.redaction import redact
@@ -170,7 +170,7 @@ class Settings:
     max_attempts: int = _setting(
         "whole", 3, "How often a job is started at most, unless it says otherwise.", minimum=1, maximum=1000
     )
-    retry_backoff: str = _setting(
+    retry_backoff: Literal["exponential", "linear", "fixed"] = _setting(
         "choice",
         "exponential",
         "How the wait grows from one attempt to the next.",
