@@ -102,7 +102,9 @@ class User:
             stdout=subprocess.PIPE,
             text=True,
             process_group=group,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])} | env,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+            | env,
         )
 
     def line(self) -> str:

@@ -64,7 +64,7 @@ class Status:
 
     version:  the running server's ("18.6"), else the data's ("18"), else None: nothing there yet.
     pid:      the server's; None if it does not run or runs in another container.
-    users:    somebody holds it: the server will go on until they leave.
+    users:    somebody holds it, or is just coming or leaving.
     """
 
     running: bool
@@ -313,9 +313,11 @@ def _used(folder: Folder) -> bool:
     if not (folder.path / "users.lock").exists():
         return False
     # Under start.lock: else one who leaves could take our look for a user, and leave the server running.
-    with folder.starting(_STOP_LIMIT_S):
-        free = folder.try_lock("users.lock")
-    if free is None:
-        return True
-    os.close(free)
-    return False
+    starting = folder.try_lock("start.lock")
+    if starting is None:
+        return True  # somebody is just coming or leaving
+    free = folder.try_lock("users.lock")
+    if free is not None:
+        os.close(free)
+    os.close(starting)
+    return free is None
