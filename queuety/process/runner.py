@@ -56,7 +56,8 @@ class Runner:
             self.inside = False
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's outcome only
             self.inside = False
-            return outcome_of(error, handler)
+            below = error.__traceback__ and error.__traceback__.tb_next  # without this frame of ours
+            return outcome_of(error.with_traceback(below), handler)
         if context is not None and context.told_to_stop:
             return Cancelled()
         if value is None:

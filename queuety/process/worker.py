@@ -34,7 +34,7 @@ from queuety.policy.verdict import decide
 from queuety.process.host import own_memory
 from queuety.process.ledger import SLOTS, Counter, Cut, Mark, Page, Phase
 from queuety.process.link import RunLink
-from queuety.process.plan import Mode, Plan, Registry
+from queuety.process.plan import Mode, Plan
 from queuety.process.report import counter_of, tell
 from queuety.process.runner import Runner
 from queuety.process.titles import title
@@ -44,6 +44,7 @@ from queuety.store.claims import Batch, Claimed, Lanes, Want
 
 if TYPE_CHECKING:
     from queuety.handler import Handler
+    from queuety.process.plan import Registry
 
 log = logging.getLogger("queuety.worker")
 
@@ -295,27 +296,21 @@ class Worker:
             if handler is None:
                 self._miss(slot, job, batch)
                 continue
-            if len(jobs) > 1 and self._pace.get(job.handler, math.inf) > QUICK_S and not self._alone(slot):
-                break
+            alone = len(jobs) > 1 and self._pace.get(job.handler, math.inf) > QUICK_S
+            if alone:  # it may take long: nobody waits behind it, or for its end
+                self._give_back(slot + 1)
+                self._part(slot)
             if not self._run_one(slot, job, handler):
                 self._give_back(slot)
                 break
             ran += 1
             now = time.monotonic()
-            if page.revoked == page.lease:
-                self._give_back(slot + 1)
+            if alone:
                 break
         self._disarm()
         self._jobs = []
         self._done += ran
         self._size = next_size(self._size, ran, now - started)
-
-    def _alone(self, slot: int) -> bool:
-        """Part company before a job that may take long; False if that was not possible and it must wait."""
-        self._give_back(slot + 1)
-        if slot or len(self._jobs) > 1:
-            self._part(slot)
-        return True
 
     def _run_one(self, slot: int, job: Claimed, handler: Handler[..., Any]) -> bool:
         """Run one job to its outcome and note its settlement; False if the keeper had taken it back."""
