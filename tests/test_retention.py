@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,13 @@ def utc_days(conn: Connection, first: int, last: int) -> list[str]:
         [first, last],
     )
     return [row[0] for row in rows.fetchall()]
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("table", list(DAY_OF))
@@ -170,6 +178,40 @@ def test_writers_go_on_while_partitions_are_made(database: str, conn: Connection
 
         writer.commit()
     assert ids(conn, "finished_jobs") == [1, 2]
+
+
+def test_no_writer_fails_while_the_missing_day_of_today_is_made(database: str, conn: Connection) -> None:
+    today = utc_days(conn, 0, 0)[0]
+    over = threading.Event()
+    written: list[int] = []
+    failures: list[str] = []
+
+    def worker(first: int) -> None:
+        with connect(database) as own:
+            number = first
+            while not over.is_set():
+                try:
+                    finished(own, number, "0 days")
+                    written.append(number)
+                except psycopg.Error as error:
+                    failures.append(str(error))
+                number += 2
+
+    threads = [threading.Thread(target=worker, args=(first,)) for first in (1, 2)]
+    for thread in threads:
+        thread.start()
+    made = 0
+    for _ in range(10):
+        conn.execute(f"DROP TABLE queuety.finished_jobs_{today}".encode())
+        seen = len(written)
+        wait_until(lambda seen=seen: len(written) > seen + 20)  # type: ignore[misc]
+        made += retention.make_ahead(conn)
+    over.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert failures == []
+    assert made == 10
 
 
 def test_a_reader_in_the_way_puts_it_off(database: str, conn: Connection) -> None:

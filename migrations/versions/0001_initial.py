@@ -464,7 +464,11 @@ BEGIN
         BEGIN
             -- ATTACH takes both locks anyway. Taken before the rows are moved, nobody can write one of
             -- these days into the default in between. Parent first, as every reader does.
-            EXECUTE format('LOCK TABLE ONLY queuety.%I IN SHARE UPDATE EXCLUSIVE MODE', _table);
+            -- While today is missing, writers of today wait at the parent: one that had already been sent to
+            -- the default would come back to find that its row no longer belongs there, and fail.
+            EXECUTE format('LOCK TABLE ONLY queuety.%I IN %s MODE', _table,
+                           CASE WHEN _today = ANY (_missing) THEN 'SHARE ROW EXCLUSIVE'
+                                ELSE 'SHARE UPDATE EXCLUSIVE' END);
             EXECUTE format('LOCK TABLE ONLY queuety.%I IN ACCESS EXCLUSIVE MODE', _table || '_default');
             FOREACH _day IN ARRAY _missing LOOP
                 _part := _table || to_char(_day::timestamp, '"_"YYYYMMDD');
