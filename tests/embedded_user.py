@@ -18,8 +18,8 @@ def main() -> None:
         embedded.start(Path(sys.argv[1])) as server,
         psycopg.connect(server.url, autocommit=True) as connection,
     ):
-        print(server.url, flush=True)
         try:
+            print(server.url, flush=True)
             sys.stdin.read()
         except KeyboardInterrupt:
             connection.execute("SELECT pg_sleep(0.2)")

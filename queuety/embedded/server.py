@@ -124,8 +124,10 @@ def start(directory: Path | None = None, *, settings: Mapping[str, str] | None =
             try:
                 _ensure_up(folder, settings or {})
             except BaseException:
-                _stop_if_last(folder, users)
-                os.close(users)
+                try:
+                    _stop_if_last(folder, users)
+                finally:
+                    os.close(users)
                 raise
     return Embedded(folder, users)
 
