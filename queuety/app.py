@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from queuety.errors import UsageError
+from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
 from queuety.handler import Handler, JobOptions, new_job, options
-from queuety.model import Event, Job, NewJob, Payload, State
+from queuety.model import Event, Job, NewJob, State
 from queuety.names import check_name
 from queuety.payload import dumps
 from queuety.settings import Settings
@@ -48,7 +48,7 @@ class Queuety:
         self._pool: Pool | None = None
         self._lock = threading.Lock()
 
-    # ── handlers ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── handlers ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def handlers(self) -> Mapping[str, Handler[..., Any]]:
@@ -81,7 +81,7 @@ class Queuety:
         self._handlers[name] = handler
         return handler
 
-    # ── enqueue ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── enqueue ───────────────────────────────────────────────────────────────────────────────────
 
     def enqueue(self, handler: str, payload: Mapping[str, Any] | None = None, **given: Any) -> JobHandle:
         """Write a job by its handler's name, which this application need not have.
@@ -119,9 +119,16 @@ class Queuety:
     def _payload(self, own: Handler[..., Any] | None, payload: Mapping[str, Any]) -> str:
         if not isinstance(payload, Mapping):
             raise UsageError(f"a payload is a mapping of named arguments, not {type(payload).__name__}")
+        limit = self.settings.payload_limit
         if own is not None:
-            return own.codec.encode((), payload, self.settings.payload_limit)
-        return dumps(dict(payload), limit_bytes=self.settings.payload_limit, what="payload")
+            try:
+                return own.codec.encode((), payload, limit)
+            except PayloadError as refused:
+                try:  # it may be JSON already: "2030-01-31" where the handler takes a date
+                    own.codec.check(dict(payload))
+                except QueuetyError:
+                    raise refused from None
+        return dumps(dict(payload), limit_bytes=limit, what="payload")
 
     def write(self, job: NewJob, connection: Any = None) -> JobHandle:
         """Write a checked job; the road that all enqueue calls take."""
@@ -141,7 +148,7 @@ class Queuety:
         with self.connection() as conn:
             return JobHandles(self, enqueue.many(conn, jobs))
 
-    # ── look ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── look ──────────────────────────────────────────────────────────────────────────────────────
 
     def find(self, job_id: int) -> Job:
         """The job with this id, in any state. Raises JobNotFound."""
@@ -185,7 +192,7 @@ class Queuety:
         with self.connection() as conn:
             return stats.stats(conn)
 
-    # ── act ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── act ───────────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, job_id: int) -> State:
         """Cancel a job. A pending one is cancelled at once; a running one is told to stop and ends soon.
@@ -257,7 +264,7 @@ class Queuety:
 
         return LoneWorker(self, queues)
 
-    # ── database ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── database ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def url(self) -> str:
@@ -319,7 +326,7 @@ def _function(target: Any) -> Callable[..., Any]:
     if not callable(getattr(target, "run", None)):
         raise UsageError(f"class {target.__name__} has no run method", "a class handler needs run(self, …)")
     try:
-        return target().run  # type: ignore[no-any-return]
+        return target().run  # type: ignore[attr-defined, no-any-return]
     except TypeError as error:
         raise UsageError(
             f"class {target.__name__} cannot be made without arguments: {error}", "a class handler takes none"

@@ -18,7 +18,7 @@ from uuid import UUID
 from queuety.errors import UsageError
 
 
-class Misfit(Exception):  # noqa: N818 - caught within the codec, which knows the place
+class Misfit(Exception):
     """A value that its annotation does not cover; `path` gathers the way to it from the inside out."""
 
     def __init__(self, reason: str, hint: str = "") -> None:

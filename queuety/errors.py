@@ -98,7 +98,7 @@ class LeaseLost(QueuetyError):
 # What a handler raises to steer its own job. Not QueuetyErrors: they are not mistakes.
 
 
-class Retry(Exception):  # noqa: N818 - reads as the verb that it is
+class Retry(Exception):
     """Try this job again after `after` seconds (None: the usual back-off); counts as an attempt."""
 
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
@@ -107,7 +107,7 @@ class Retry(Exception):  # noqa: N818 - reads as the verb that it is
         self.after = after
 
 
-class Snooze(Exception):  # noqa: N818
+class Snooze(Exception):
     """Come back in `after` seconds; does not count as an attempt."""
 
     def __init__(self, after: float, reason: str = "") -> None:
@@ -116,7 +116,7 @@ class Snooze(Exception):  # noqa: N818
         self.reason = reason
 
 
-class Permanent(Exception):  # noqa: N818
+class Permanent(Exception):
     """No further attempt can help: bury the job now."""
 
 

@@ -134,7 +134,7 @@ class JobOptions:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> JobOptions:
         """Check options as a caller gives them; raise UsageError naming the option and the value."""
-        known = {
+        known: dict[str, Callable[[Any], Any]] = {
             "queue": check_queue,
             "priority": check_priority,
             "max_attempts": check_attempts,

@@ -96,7 +96,7 @@ class LoneWorker:
 
 
 def _renew(url: str, worker: Worker, stale_s: float, over: threading.Event) -> None:
-    """Renew the leases of long runs: in a lone process nobody else does. A thread, since the handler has the main one."""
+    """Renew the leases of long runs, in a thread: the handler has the main one, and nobody else does it."""
     page = worker.page
     conn: connect.Connection | None = None
     while not over.wait(stale_s / 4):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
 Payload: TypeAlias = dict[str, Any]
 
 
@@ -119,7 +118,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler raised. `kind` is the retry policy's word on it: transient, permanent or bug."""
+    """The handler raised. retryable: the retry policy's word on it."""
 
     error: ErrorInfo
     retryable: bool = True

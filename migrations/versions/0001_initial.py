@@ -52,7 +52,7 @@ CREATE TABLE queuety.jobs (
     CONSTRAINT jobs_state_check CHECK (state IN ('pending', 'processing')),
     -- What Python's datetime can show; neither infinity is within.
     CONSTRAINT jobs_available_at_check CHECK (
-        available_at >= '0001-01-02 00:00:00+00' AND available_at < '9999-12-31 00:00:00+00'
+        available_at >= '0001-01-02 00:00:00+00' AND available_at < '10000-01-01 00:00:00+00'
     )
 ) WITH (
     autovacuum_vacuum_threshold = 1000,
@@ -309,8 +309,8 @@ BEGIN
         RAISE EXCEPTION 'queuety.enqueue: at is no date and time that exists: %', given_at
             USING ERRCODE = 'invalid_parameter_value';
     END;
-    IF _due < '0001-01-02 00:00:00+00' OR _due >= '9999-12-31 00:00:00+00' THEN
-        RAISE EXCEPTION 'queuety.enqueue: at must be before 9999-12-31T00:00:00Z, not %', given_at
+    IF _due < '0001-01-02 00:00:00+00' OR _due >= '10000-01-01 00:00:00+00' THEN
+        RAISE EXCEPTION 'queuety.enqueue: at must be a time of the years 1 to 9999, not %', given_at
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN _due;

@@ -102,7 +102,7 @@ class Keeper:
                 self._read_wire()
         self._farewell()
 
-    # ── what comes from the supervisor ────────────────────────────────────────────────────────────────────────
+    # ── what comes from the supervisor ────────────────────────────────────────────────────────────
 
     def _read_wire(self) -> None:
         for message in self._wire.receive():
@@ -131,7 +131,7 @@ class Keeper:
                     host.kill_group(page.pid)
         return waiting and now < left + 5
 
-    # ── the database ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── the database ──────────────────────────────────────────────────────────────────────────────
 
     def _with_database(self, now: float, poked: bool) -> None:
         """Do all that is due; whatever fails for want of the database is due again when it is back."""
@@ -197,7 +197,7 @@ class Keeper:
             act()
             self._next[what] = max(self._next[what], now + every_s)
 
-    # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── deaths ────────────────────────────────────────────────────────────────────────────────────
 
     def _bury_dead(self, conn: connect.Connection) -> None:
         """Settle at once what dead workers held, as their pages tell."""
@@ -275,7 +275,7 @@ class Keeper:
             "WorkerLeft", f"the worker process left with exit code {code} in the middle of the job"
         )
 
-    # ── leases, cancels, company ──────────────────────────────────────────────────────────────────────────────
+    # ── leases, cancels, company ──────────────────────────────────────────────────────────────────
 
     def _held(self, now: float, older_s: float) -> list[tuple[Page, int, int]]:
         """(page, job id, lease) of unsettled jobs claimed more than `older_s` ago by workers that are alive."""
@@ -344,7 +344,7 @@ class Keeper:
             for _, settlement in settle_dead(conn, lease, outcomes, self._backoff):
                 log.debug("took a job back from behind a long one: %s", settlement)
 
-    # ── sleepers ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sleepers ──────────────────────────────────────────────────────────────────────────────────
 
     def _hear(self, conn: connect.Connection) -> None:
         """Take in what has been notified; the handler below acts on it."""
@@ -439,7 +439,7 @@ class Keeper:
         if keys and claims.unpark(conn, keys, UNPARK):
             self._wake(1)
 
-    # ── duties ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── duties ────────────────────────────────────────────────────────────────────────────────────
 
     def _recover(self, conn: connect.Connection) -> None:
         done = recover(conn, self._backoff, _tell)
@@ -482,7 +482,7 @@ class Keeper:
             self._ended = True
             self._wire.send({"ended": True, "later": row[0] if row else 0})
 
-    # ── rhythm ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── rhythm ────────────────────────────────────────────────────────────────────────────────────
 
     def _timeout(self, now: float) -> float:
         if self._dead and self._conn is not None:

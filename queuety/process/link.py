@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from queuety.context import RunningJob
-from queuety.model import Priority
+from queuety.errors import DatabaseUnreachable, LeaseLost
+from queuety.model import Complete, Outcome, Priority, Returned
+from queuety.store import claims, connect, events
+from queuety.store.claims import Batch, Claimed
+from queuety.store.connect import Connection
 
 if TYPE_CHECKING:
     from queuety.process.worker import Worker
-    from queuety.store.claims import Claimed
-    from queuety.store.connect import Connection
+
+log = logging.getLogger("queuety.worker")
 
 
 class RunLink:
-    """What one run's context may ask of its worker."""
+    """What one run's context may ask of its worker. settled: the job was completed by its own transaction."""
 
     def __init__(self, worker: Worker, job: Claimed) -> None:
         self._worker = worker
-        self.claimed = job
+        self._claimed = job
         self.settled = False
         self.job = RunningJob(
             id=job.id,
@@ -36,14 +45,55 @@ class RunLink:
         )
 
     def cancel_asked(self) -> bool:
+        """True once somebody has asked to cancel the job; notes that the handler cooperates."""
         page = self._worker.page
         page.cooperates = 1
-        return page.cancel == self.claimed.id
+        return bool(page.cancel == self._claimed.id)
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        self._worker.note_event(self.claimed, kind, data)
+        """Write a journal event; a database that is away costs the event, never the job."""
+        job, worker = self._claimed, self._worker
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        worker.in_store = True
+        try:
+            if not events.write(worker.connection(), job.id, job.lease, kind, text):
+                log.warning("job %d: the lease is lost, its %s is dropped", job.id, kind)
+        except (psycopg.Error, DatabaseUnreachable) as error:
+            log.warning(
+                "job %d: its %s cannot be written: %s", job.id, kind, connect.unreachable(error).message
+            )
+        finally:
+            worker.in_store = False
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        with self._worker.transaction(self) as conn:
-            yield conn
+        """Lend a connection of its own whose commit also completes the job.
+
+        Closed afterwards: locks, settings and roles of this job must not reach another's.
+        """
+        job, page = self._claimed, self._worker.page
+        conn = connect.connect(self._worker.plan.url, name=f"queuety worker {self._worker.name} transaction")
+        try:
+            with conn.transaction():
+                yield conn
+                batch = Batch(job.lease)
+                batch.add(job.id, Complete(), page.began - page.claimed, time.monotonic() - page.claimed)
+                if not sum(cursor.rowcount for cursor in claims.settle(conn, batch)):
+                    raise LeaseLost(f"job {job.id} has been given to somebody else", "nothing was committed")
+            self.settled = True
+        finally:
+            conn.close()
+
+    def after(self, outcome: Outcome) -> None:
+        """Keep the result of a run whose own transaction had completed the job; what else came is ignored."""
+        job_id = self._claimed.id
+        if not isinstance(outcome, Returned):
+            log.warning(
+                "job %d had completed in its transaction; what came after it is ignored: %s", job_id, outcome
+            )
+        elif outcome.result is not None:
+            with suppress(psycopg.Error, DatabaseUnreachable):
+                self._worker.connection().execute(
+                    "UPDATE queuety.finished_jobs SET result = %s::json WHERE id = %s",
+                    [outcome.result, job_id],
+                )

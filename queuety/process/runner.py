@@ -16,8 +16,8 @@ from queuety.model import (
     Lost,
     Outcome,
     Raised,
-    Returned,
     RetryAsked,
+    Returned,
     Snoozed,
     TimedOut,
 )
@@ -114,7 +114,10 @@ def outcome_of(error: BaseException, handler: Handler[..., Any]) -> Outcome:
         case Permanent():
             return Raised(error_info(error), retryable=False)
         case _:
-            return Raised(error_info(error), retryable=classify(error, handler.options.retry) == "transient")
+            kind = classify(
+                error, handler.options.retry
+            )  # first: a policy that fails leaves a note on the error
+            return Raised(error_info(error), retryable=kind == "transient")
 
 
 def keep(value: Any, limit: int) -> Returned:
@@ -135,6 +138,6 @@ def _snoozed(error: Snooze) -> Outcome:
 
 def _bounded(seconds: Any) -> float | None:
     """A delay that the database can hold; None for what is no number."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:  # noqa: PLR0124
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
         return None
     return min(max(float(seconds), 0.0), _LONGEST_DELAY_S)

@@ -71,6 +71,7 @@ class Supervisor:
         self._fork_at = 0.0
         self._early = 0
         self._roll: list[int] = []
+        self._rolled_at = 0.0
         self._stopping_at = 0.0
         self._cut = False
         self._cut_work = False
@@ -110,7 +111,7 @@ class Supervisor:
             total = [a + b for a, b in zip(total, page.counts(), strict=True)]
         return total
 
-    # ── what is wanted against what lives ─────────────────────────────────────────────────────────────────────
+    # ── what is wanted against what lives ─────────────────────────────────────────────────────────
 
     def _reconcile(self) -> None:
         now = time.monotonic()
@@ -194,7 +195,7 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGTERM)
 
-    # ── forks ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── forks ─────────────────────────────────────────────────────────────────────────────────────
 
     def _fork_worker(self) -> bool:
         page = self._ledger.free()
@@ -234,7 +235,8 @@ class Supervisor:
         pid = os.fork()
         if pid:
             return pid
-        self._be_child(body, parent)
+        self._be_child(body, parent)  # never returns
+        raise AssertionError
 
     def _be_child(self, body: Callable[[], int], parent: int) -> NoReturn:
         code = 1
@@ -246,7 +248,7 @@ class Supervisor:
             if os.getppid() != parent:
                 os._exit(0)
             code = body()
-        except BaseException:  # noqa: BLE001 - nothing may unwind into the supervisor's own frames
+        except BaseException:
             log.exception("a child of the pool ended by an error")
         finally:
             with contextlib.suppress(Exception):
@@ -254,7 +256,7 @@ class Supervisor:
                 sys.stderr.flush()
             os._exit(code)
 
-    # ── deaths ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── deaths ────────────────────────────────────────────────────────────────────────────────────
 
     def _reap(self) -> None:
         """Collect every child that has ended; children that are not ours are collected and forgotten."""
@@ -347,7 +349,7 @@ class Supervisor:
         if self._wire.closed:
             self._waker.unwatch(self._wire.fd)
 
-    # ── signals and the end ───────────────────────────────────────────────────────────────────────────────────
+    # ── signals and the end ───────────────────────────────────────────────────────────────────────
 
     def _on_signal(self, number: signal.Signals) -> None:
         match number:

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Iterable
 from types import FrameType
 
-
 _KNOWN = frozenset(member.value for member in signal.Signals)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, assert_never
 
 from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo, GiveBack, Priority, Settlement
-
 from queuety.store.connect import Connection
 from queuety.store.statements import array, statement
 
@@ -120,6 +119,18 @@ class Batch:
             case _:
                 assert_never(settlement)
 
+    def clear(self) -> None:
+        """Forget everything: it has been settled."""
+        for part in (self.completed, self.again, self.buried, self.cancelled, self.given_back, self.parked):
+            part.clear()
+
+    def strip(self) -> None:
+        """Leave the bare outcomes, without results, errors and notes that the database refuses."""
+        lost = ErrorInfo("DetailsLost", "the details could not be stored")
+        self.completed = [(*row[:3], None, None) for row in self.completed]
+        self.again = [(job_id, replace(again, error=lost)) for job_id, again in self.again]
+        self.buried = [(row[0], lost, row[2], row[3]) for row in self.buried]
+
     def __len__(self) -> int:
         return (
             len(self.completed)
@@ -134,8 +145,8 @@ class Batch:
 def turn(conn: Connection, batch: Batch | None, want: Want | None) -> tuple[int, list[Claimed]]:
     """Settle `batch` and claim what `want` asks for, in one transaction and one round trip.
 
-    Returns how many jobs of the batch were really settled (fewer: their leases were lost) and the claimed jobs
-    in the order in which they are to run.
+    Returns how many jobs of the batch were really settled (fewer: their leases were lost) and the
+    claimed jobs in the order in which they are to run.
     """
     with conn.pipeline(), conn.transaction():
         conn.execute(statement("pin"), prepare=_prepare(conn))
@@ -253,7 +264,7 @@ def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:
 
 def unpark(conn: Connection, keys: list[str], size: int) -> int:
     """Unpark up to `size` jobs of each key, in order; returns how many."""
-    return _run(conn, "unpark", keys=keys, size=size).rowcount
+    return int(_run(conn, "unpark", keys=keys, size=size).rowcount)
 
 
 def overdue(conn: Connection, grace_s: float) -> list[str]:
@@ -285,7 +296,7 @@ def _prepare(conn: Connection) -> bool:
 
 
 def _texts(texts: Any) -> Any:
-    """A json[] parameter; the usual case, all empty, is formatted here since psycopg takes long over lists."""
+    """A json[] parameter; the usual case, all empty, is formatted here: psycopg takes long over lists."""
     return list(texts) if any(texts) else "{" + ",".join(["NULL"] * len(texts)) + "}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import conninfo, errors
@@ -48,7 +48,7 @@ def connect(url: str, *, name: str = "queuety", autocommit: bool = True) -> Conn
 
     name: what pg_stat_activity shows as application_name, unless the URL names another.
     Transactions are READ COMMITTED whatever the role's default: the claim relies on it.
-    Behind a transaction pooler no prepared statements are used (see `pooled`).
+    Behind a transaction pooler no prepared statements are used (see `_greet`).
     """
     wanted = parameters(url, application_name=name[:63])
     try:
@@ -56,17 +56,20 @@ def connect(url: str, *, name: str = "queuety", autocommit: bool = True) -> Conn
     except psycopg.Error as error:
         raise unreachable(error) from None
     conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    conn.prepare_threshold = None if pooled(conn) else 0
+    conn.prepare_threshold = None if _greet(conn) else 0
     return conn
 
 
-def pooled(conn: Connection) -> bool:
-    """True if a transaction pooler stands between us and the server.
+def _greet(conn: Connection) -> bool:
+    """Set the session's zone; True if a transaction pooler stands between us and the server.
 
     A pooler makes up the process id of the start-up packet; the server knows its own.
     """
     try:
-        row = conn.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+        # UTC, so that any time the database can hold can be shown: in another zone the last hours cannot.
+        row = conn.execute(
+            "SELECT pg_backend_pid(), set_config('TimeZone', 'UTC', false)", prepare=False
+        ).fetchone()
         if not conn.autocommit:
             conn.rollback()
     except psycopg.Error as error:
@@ -126,8 +129,3 @@ def redact(text: str) -> str:
 def _without_secret(error: BaseException) -> BaseException | None:
     del error  # libpq repeats the whole string in its message
     return None
-
-
-def sql(text: str) -> LiteralString:
-    """Mark a statement of our own files as trusted text for psycopg."""
-    return cast(LiteralString, text)

@@ -80,7 +80,9 @@ def many(conn: Any, jobs: Iterable[NewJob]) -> numbers[int]:
             raw.execute(
                 """
                 SELECT pg_notify('queuety', 'q:' || s.queue)
-                FROM (SELECT DISTINCT s.queue FROM queuety.sleepers AS s WHERE s.queue = ANY (%s::text[])) AS s
+                FROM (
+                    SELECT DISTINCT t.queue FROM queuety.sleepers AS t WHERE t.queue = ANY (%s::text[])
+                ) AS s
                 """,
                 [list(queues)],
             )
@@ -110,7 +112,7 @@ def _copy(conn: Connection, jobs: list[NewJob], now: datetime) -> list[int]:
     plain = not any(job.delay_s or job.at or job.tags or job.backoff for job in jobs)
     columns = _COLUMNS if plain else f"{_COLUMNS}, {_MORE_COLUMNS}"
     rows = _plain_lines(ids, jobs) if plain else _lines(ids, jobs, now)
-    with conn.cursor().copy(f"COPY queuety.jobs ({columns}) FROM STDIN") as copy:  # type: ignore[arg-type]
+    with conn.cursor().copy(f"COPY queuety.jobs ({columns}) FROM STDIN") as copy:
         copy.write("".join(rows))
     return ids
 
@@ -134,7 +136,7 @@ def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
     raw = driver(conn)
     if raw is not None:
         own = raw is conn and raw.autocommit and raw.prepare_threshold is not None
-        return raw.execute(text, values, prepare=True if own else None).fetchone()  # type: ignore[arg-type]
+        return raw.execute(text, values, prepare=True if own else None).fetchone()
     from sqlalchemy import text as clause
 
     wanted = dict.fromkeys(_PLACEHOLDER.findall(text))
@@ -144,6 +146,6 @@ def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
 
 
 def _one(conn: Connection, text: str) -> Any:
-    row = conn.execute(text).fetchone()  # type: ignore[arg-type]
+    row = conn.execute(text).fetchone()
     assert row is not None
     return row[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
@@ -17,7 +17,7 @@ def statement(name: str) -> LiteralString:
     The comments are cut because psycopg would take a percent sign or a placeholder in them for its own.
     """
     text = (resources.files("queuety.store") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
-    return cast(LiteralString, _COMMENT.sub("", text).strip())
+    return _COMMENT.sub("", text).strip()
 
 
 def array(numbers: list[int] | list[float]) -> str:

@@ -5,9 +5,34 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from queuety import __version__
+from queuety.store import reader
 from queuety.store.connect import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A process of a pool.
+
+    kind: keeper or worker.  pool: what the processes of one pool have in common.
+    silent_s: seconds since its last sign of life.  jobs: ids of the jobs that it holds.
+    """
+
+    id: int
+    name: str
+    kind: str
+    host: str
+    pid: int
+    pool: int | None
+    queues: tuple[str, ...]
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    silent_s: float
+    jobs: tuple[int, ...]
 
 
 def register(
@@ -96,3 +121,24 @@ def handlers(conn: Connection, ids: Sequence[int]) -> list[str]:
             [list(ids)],
         )
     ]
+
+
+def listing(conn: Connection) -> list[WorkerRow]:
+    """All processes that are registered, in the order of their ids. Index: jobs_leases."""
+    rows = reader.rows(
+        conn,
+        """
+        SELECT
+            w.id, w.name, w.kind, w.host, w.pid, w.pool, w.queues, w.version, w.started_at, w.seen_at,
+            extract(EPOCH FROM statement_timestamp() - w.seen_at)::float8, held.jobs
+        FROM queuety.workers AS w
+        LEFT JOIN (
+            SELECT j.worker, array_agg(j.id ORDER BY j.id) AS jobs
+            FROM queuety.jobs AS j
+            WHERE j.state = 'processing'
+            GROUP BY j.worker
+        ) AS held ON held.worker = w.name || '#' || w.id
+        ORDER BY w.id
+        """,
+    )
+    return [WorkerRow(*row[:6], tuple(row[6]), *row[7:11], tuple(row[11] or ())) for row in rows]
