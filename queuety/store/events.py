@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 from queuety.model import Event, Job, State
 from queuety.store import reader, search
 from queuety.store.connect import Connection
@@ -47,23 +49,20 @@ def history(conn: Connection, job_id: int, limit: int = 1000) -> list[Event]:
     Lines that come from the row (enqueued, started, completed, cancelled, buried) have the id 0.
     limit: lines of the journal at most; of a longer one the last are left out, the end is told nevertheless.
     """
-    # In one snapshot, or a job that ends in between would be told in halves.
-    with conn.transaction():
-        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        job = search.find(conn, job_id)
-        journal = read(conn, job_id, limit=limit)
+    # The journal first: what happens between the two reads is then told by the row, and nothing twice.
+    journal = read(conn, job_id, limit=limit)
+    job = search.find(conn, job_id)
     first, last = _told_by_row(job, journal)
-    # The journal's own order holds; what the row tells is put in between by time.
-    lines = sorted([*first, *journal], key=lambda event: event.at)
-    return lines + last
+    # The journal keeps its own order; what the row tells is put in between by time.
+    return [*heapq.merge(first, journal, key=lambda event: event.at), *last]
 
 
 def _told_by_row(job: Job, journal: list[Event]) -> tuple[list[Event], list[Event]]:
     first = [Event(0, job.id, "enqueued", job.created_at, None, None)]
     if job.started_at is not None:
-        first.append(Event(0, job.id, "started", job.started_at, job.attempts, None))
+        first.append(Event(0, job.id, "started", job.started_at, job.attempts or None, None))
     told = bool(journal) and journal[-1].type == "buried"
     if job.finished_at is None or (told and job.state is State.BURIED):
         return first, []
     data = {"error": job.error} if job.error and job.state is State.BURIED else None
-    return first, [Event(0, job.id, str(job.state), job.finished_at, job.attempts, data)]
+    return first, [Event(0, job.id, str(job.state), job.finished_at, job.attempts or None, data)]

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from queuety import __version__
 from queuety.store import reader
@@ -141,4 +142,22 @@ def listing(conn: Connection) -> list[WorkerRow]:
         ORDER BY w.id
         """,
     )
-    return [WorkerRow(*row[:6], tuple(row[6]), *row[7:11], tuple(row[11] or ())) for row in rows]
+    return [_row(row) for row in rows]
+
+
+def _row(row: tuple[Any, ...]) -> WorkerRow:
+    number, name, kind, host, pid, pool, queues, version, started_at, seen_at, silent_s, jobs = row
+    return WorkerRow(
+        id=number,
+        name=name,
+        kind=kind,
+        host=host,
+        pid=pid,
+        pool=pool,
+        queues=tuple(queues),
+        version=version,
+        started_at=started_at,
+        seen_at=seen_at,
+        silent_s=silent_s,
+        jobs=tuple(jobs or ()),
+    )

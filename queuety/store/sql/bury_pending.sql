@@ -1,0 +1,26 @@
+-- Bury a job that waits, parked or not, and note it in the journal.
+-- id bigint.  error json.  Returns the id if it was pending.
+-- Locks: the row.  Index: jobs_pkey.
+WITH gone AS (
+    DELETE FROM queuety.jobs AS j
+    WHERE j.id = %(id)s::bigint
+        AND j.state = 'pending'
+    RETURNING
+        j.id, j.available_at, j.created_at, j.claimed_at, j.attempts, j.max_attempts, j.priority, j.queue,
+        j.handler, j.payload, j.tags, j.unique_key, j.worker, j.backoff
+),
+noted AS (
+    INSERT INTO queuety.job_events (job_id, attempt, type, data)
+    SELECT gone.id, gone.attempts, 'buried', json_build_object('error', %(error)s::json)
+    FROM gone
+)
+INSERT INTO queuety.buried_jobs (
+    id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, queue,
+    handler, payload, error, tags, unique_key, worker, backoff
+)
+SELECT
+    gone.id, gone.available_at, gone.created_at, gone.claimed_at, statement_timestamp(), gone.attempts,
+    gone.max_attempts, gone.priority, gone.queue, gone.handler, gone.payload, %(error)s::json, gone.tags,
+    gone.unique_key, gone.worker, gone.backoff
+FROM gone
+RETURNING id

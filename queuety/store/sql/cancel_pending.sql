@@ -1,0 +1,21 @@
+-- Cancel a job that waits, parked or not: move it to the finished table.
+-- id bigint.  Returns the id if it was pending.
+-- Locks: the row.  Index: jobs_pkey.
+WITH gone AS (
+    DELETE FROM queuety.jobs AS j
+    WHERE j.id = %(id)s::bigint
+        AND j.state = 'pending'
+    RETURNING
+        j.id, j.available_at, j.created_at, j.claimed_at, j.attempts, j.max_attempts, j.priority, j.queue,
+        j.handler, j.payload, j.error, j.tags, j.unique_key, j.worker
+)
+INSERT INTO queuety.finished_jobs (
+    id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, state, queue,
+    handler, payload, error, tags, unique_key, worker
+)
+SELECT
+    gone.id, gone.available_at, gone.created_at, gone.claimed_at, statement_timestamp(), gone.attempts,
+    gone.max_attempts, gone.priority, 'cancelled', gone.queue, gone.handler, gone.payload, gone.error, gone.tags,
+    gone.unique_key, gone.worker
+FROM gone
+RETURNING id

@@ -1,0 +1,56 @@
+-- Send up to `size` buried jobs back to pending, in the order of their ids, each with a fresh budget of attempts
+-- and no lease; note the past in the journal; wake the pools that sleep on their queues.
+-- A job whose unique key is taken by a live one stays buried: it is inserted first and deleted only if that went.
+-- first, last bigint: ids looked at.  handler, queue text (NULL: any).  size int.
+-- Returns the jobs looked at, the jobs sent back, the last id looked at, and (unused) the queues woken.
+-- Locks: the rows; locked rows are skipped.  Index: buried_jobs_pkey, jobs_unique, sleepers_pkey.
+WITH picked AS MATERIALIZED (
+    SELECT
+        b.id, b.finished_at, b.created_at, b.attempts, b.max_attempts, b.priority, b.queue, b.handler, b.payload,
+        b.error, b.tags, b.unique_key, b.backoff
+    FROM queuety.buried_jobs AS b
+    WHERE b.id BETWEEN %(first)s::bigint AND %(last)s::bigint
+        AND (%(handler)s::text IS NULL OR b.handler = %(handler)s::text)
+        AND (%(queue)s::text IS NULL OR b.queue = %(queue)s::text)
+    ORDER BY b.id
+    LIMIT %(size)s::int
+    FOR UPDATE SKIP LOCKED
+),
+job AS (
+    INSERT INTO queuety.jobs (
+        id, available_at, created_at, max_attempts, priority, queue, handler, payload, tags, unique_key, backoff,
+        error
+    )
+    SELECT
+        picked.id, statement_timestamp(), picked.created_at, picked.max_attempts, picked.priority, picked.queue,
+        picked.handler, picked.payload, picked.tags, picked.unique_key, picked.backoff, picked.error
+    FROM picked
+    ORDER BY picked.id
+    ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+    RETURNING id, queue
+),
+gone AS (
+    DELETE FROM queuety.buried_jobs AS b
+    WHERE b.id = ANY (ARRAY(SELECT job.id FROM job))
+),
+noted AS (
+    INSERT INTO queuety.job_events (job_id, attempt, type, data)
+    SELECT
+        picked.id, picked.attempts, 'requeued',
+        json_build_object('from', 'buried', 'finished_at', picked.finished_at, 'error', picked.error)
+    FROM job
+    INNER JOIN picked ON picked.id = job.id
+    ORDER BY picked.id
+)
+SELECT
+    (SELECT count(*) FROM picked),
+    (SELECT count(*) FROM job),
+    (SELECT max(picked.id) FROM picked),
+    (
+        SELECT count(pg_notify('queuety', 'q:' || woken.queue))
+        FROM (
+            SELECT DISTINCT s.queue
+            FROM queuety.sleepers AS s
+            WHERE s.queue = ANY (ARRAY(SELECT job.queue FROM job))
+        ) AS woken
+    )
