@@ -58,12 +58,15 @@ def fresh(base: Path) -> Path:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, fresh: Path, made: Callable[[], Path]) -> Path:
-    """Where a server ran before: a copy, which takes less time than another initdb."""
+def place(request: pytest.FixtureRequest, fresh: Path, made: Callable[[], Path]) -> Iterator[Path]:
+    """Where a server ran before. Handed from test to test, since initdb and copies take long."""
     if "version" in request.fixturenames:  # it chooses the binaries, so it comes first
         request.getfixturevalue("version")
-    subprocess.run(["cp", "-a", made(), fresh], check=True)
-    return fresh
+    home = made()
+    home.rename(fresh)
+    yield fresh
+    clear(fresh)
+    fresh.rename(home)
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +77,14 @@ def made() -> Iterator[Callable[[], Path]]:
     def make() -> Path:
         found = embedded.find_binaries()
         assert found
-        if found.bin not in places:
+        if found.bin not in places or not places[found.bin].exists():
             places[found.bin] = Path(tempfile.mkdtemp(prefix="queuety-test-"))
             embedded.start(places[found.bin]).release()
         return places[found.bin]
 
     yield make
     for place in places.values():
-        shutil.rmtree(place)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(params=["default", pytest.param("15", marks=needs_15)])
@@ -144,7 +147,8 @@ def until(true: Callable[[], object], what: str, seconds: float = 15) -> None:
 def clear(place: Path) -> None:
     embedded.stop(place, force=True)
     until(lambda: ended(place), "every process of the server is gone")
-    shutil.rmtree(Folder.at(place).socket_dir, ignore_errors=True)
+    if (socket_dir := Folder.at(place).socket_dir) != place:
+        shutil.rmtree(socket_dir, ignore_errors=True)
 
 
 def ended(place: Path) -> bool:
@@ -511,6 +515,7 @@ def test_any_name_of_a_folder_works_for_psycopg_and_sqlalchemy(base, place, name
         assert by_sqlalchemy == "queuety"
         assert one(server.url, "SELECT current_user") == "queuety"
     assert ended(base / name)
+    (base / name).rename(place)
 
 
 def long(base: Path) -> Path:
@@ -789,6 +794,7 @@ def test_the_server_is_set_up_for_a_queue(everyday, name, value):
 
 @pytest.fixture(scope="module")
 def everyday() -> Iterator[embedded.Embedded]:
+    """A server for those who only look."""
     directory = Path(tempfile.mkdtemp(prefix="queuety-test-"))
     with embedded.start(directory) as server:
         yield server
