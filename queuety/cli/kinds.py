@@ -1,0 +1,126 @@
+"""Kinds of options and arguments: how each is read and refused, the same in every command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from queuety import units
+from queuety.errors import UsageError
+from queuety.model import State
+from queuety.names import check_name, check_queue, check_unique_key, queue_list
+from queuety.settings import SETTINGS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_WORKERS = 1000
+MOST_LISTED = 100_000
+
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType  # cannot be subscripted in older versions
+
+
+class Kind(_Type):
+    """Text read by a function of (text, option's name) that raises UsageError."""
+
+    def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        return self._read(value, _named(param))
+
+
+def _named(param: click.Parameter | None) -> str:
+    if param is None:
+        return ""
+    if isinstance(param, click.Option):
+        return max(param.opts, key=len)
+    return (param.name or "").upper()
+
+
+def _state(value: str, what: str) -> State:
+    try:
+        return State(value.strip().lower())
+    except ValueError:
+        raise UsageError(
+            f"{what}={units.shown(value)} is not a state", f"give one of {', '.join(State)}"
+        ) from None
+
+
+def _priority(value: str, what: str) -> Any:
+    from queuety.handler import check_priority
+
+    text = value.strip()
+    try:
+        return check_priority(int(text) if text in ("0", "1", "2", "3") else text)
+    except UsageError as error:
+        raise UsageError(f"{what}={units.shown(value)} is not a priority", error.hint) from None
+
+
+JOB_ID = Kind("id", lambda value, what: units.whole(value, minimum=1, what=what))
+QUEUE = Kind("queue", lambda value, _: check_queue(value))
+QUEUES = Kind("queues", lambda value, _: queue_list(value))
+HANDLER = Kind("handler", lambda value, _: check_name("handler", value))
+TAG = Kind("tag", lambda value, _: check_name("tag", value))
+POOL_NAME = Kind("name", lambda value, _: check_name("pool", value))
+UNIQUE_KEY = Kind("key", lambda value, _: check_unique_key(value))
+STATE = Kind("state", _state)
+PRIORITY = Kind("priority", _priority)
+SECONDS = Kind("duration", lambda value, what: units.seconds(value, what=what))
+INSTANT = Kind("time", lambda value, what: units.instant(value, what=what))
+WORKERS = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_WORKERS, what=what))
+ATTEMPTS = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=1000, what=what))
+LIMIT = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_LISTED, what=what))
+
+
+def as_json(command: F) -> F:
+    """The option --json."""
+    return click.option("--json", "json_", is_flag=True, help="Write JSON to standard output.")(command)
+
+
+def limited(default: int = 100) -> Callable[[F], F]:
+    """The option --limit of a list."""
+    return click.option(
+        "--limit", type=LIMIT, default=str(default), show_default=True, help="Most rows to show."
+    )
+
+
+def bulk(command: F) -> F:
+    """The options of a destructive bulk command."""
+    command = click.option("--yes", is_flag=True, help="Do not ask; needed off a terminal.")(command)
+    return click.option("--dry-run", is_flag=True, help="Only say what would be done.")(command)
+
+
+def setting_options(*keys: str) -> Callable[[F], F]:
+    """An option for each of these settings; the values reach the command as text, by key."""
+
+    def add(command: F) -> F:
+        for setting in reversed([one for one in SETTINGS if one.key in keys]):
+            default = f"  [default: {setting.show(setting.default)}]" if setting.default is not None else ""
+            command = click.option(
+                setting.option,
+                setting.key,
+                metavar=setting.kind.upper(),
+                help=setting.help + default,
+            )(command)
+        return command
+
+    return add
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Whether to go on with what cannot be undone: --yes, or a person who says so."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question.rstrip('?')}: not without --yes", "look first with --dry-run")
+    return click.confirm(question, err=True)

@@ -1,0 +1,157 @@
+"""The `queuety` command: global options, the commands by name, and how an error becomes one line and a code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from queuety import __version__
+from queuety.cli.invocation import Invocation
+from queuety.cli.output import talk
+from queuety.errors import QueuetyError
+from queuety.redaction import redact
+
+log = logging.getLogger("queuety.cli")
+
+# Command → module of queuety.cli and attribute in it; imported when it is called.
+COMMANDS = {
+    "work": ("pool", "work"),
+    "flush": ("pool", "flush"),
+    "recover": ("act", "recover"),
+    "enqueue": ("enqueue", "enqueue"),
+    "status": ("look", "status"),
+    "jobs": ("look", "jobs"),
+    "job": ("look", "job"),
+    "events": ("events", "events"),
+    "workers": ("look", "workers"),
+    "queues": ("queues", "queues"),
+    "pause": ("queues", "pause"),
+    "resume": ("queues", "resume"),
+    "cancel": ("act", "cancel"),
+    "retry": ("act", "retry"),
+    "bury": ("act", "bury"),
+    "delete": ("act", "delete"),
+    "purge": ("act", "purge"),
+    "db": ("database", "db"),
+    "config": ("config", "config"),
+    "completion": ("config", "completion"),
+}
+
+
+class Commands(click.Group):
+    """Imports a command only when it is called, so that one that needs little stays little."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(f"queuety.cli.{module}"), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option("--app", metavar="MODULE:ATTRIBUTE", help="The application.  [env QUEUETY_APP]")
+@click.option(
+    "--database-url",
+    metavar="URL",
+    help="Where the queue lives; without it the embedded PostgreSQL.  [env QUEUETY_DATABASE_URL, DATABASE_URL]",
+)
+@click.option("--log-format", metavar="console|json", help="Log lines for people or for machines.")
+@click.option("--log-level", metavar="debug|info|warning|error", help="What is logged.  [default: info]")
+@click.version_option(__version__, prog_name="queuety", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, /, **options: Any) -> None:
+    """A job queue whose queue is a PostgreSQL table.
+
+    \b
+    queuety --app shop:app work --queue=critical,default --workers=4
+    queuety enqueue send_mail --payload '{"to": "kim@example.org"}'
+    queuety jobs --state=buried
+    """
+    ctx.obj = Invocation(options)
+    url = options.get("database_url")
+    if url and redact(url) != url:
+        from queuety.process.titles import title
+
+        title(f"{ctx.invoked_subcommand}")  # `ps` would show the password
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns its exit code. Whatever goes wrong is one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # closed from the start, or somebody's own
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if "_QUEUETY_COMPLETE" in os.environ:
+        cli.main(prog_name="queuety")
+    with _standard_output():
+        return _coded(sys.argv[1:] if arguments is None else arguments)
+
+
+def _coded(arguments: list[str]) -> int:
+    try:
+        with cli.make_context("queuety", list(arguments)) as ctx:
+            code = cli.invoke(ctx)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except click.ClickException as error:
+        return _refused(error)
+    except QueuetyError as error:
+        log.debug("%s", type(error).__name__, exc_info=True)
+        talk(f"queuety: {error.message}{f' — {error.hint}' if error.hint else ''}")
+        return error.exit_code
+    except BrokenPipeError:  # who reads us has enough
+        return 0
+    except Exception as error:
+        log.debug("unexpected", exc_info=True)
+        said = " ".join(str(error).split())[:500]
+        talk(f"queuety: unexpected {type(error).__name__}: {said} — see --log-level debug")
+        return 1
+
+
+def _refused(error: click.ClickException) -> int:
+    """A mistake that click found."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "queuety"
+    talk(f"queuety: {said} — see `{path} --help`")
+    return 2
+
+
+@contextlib.contextmanager
+def _standard_output() -> Iterator[None]:
+    """Let nothing be left in the buffers that the interpreter would fail to write at its end."""
+    try:
+        yield
+    finally:
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""`work` and `flush`: the pool of workers, as a daemon or until nothing is due."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from queuety import loading
+from queuety.cli import kinds
+from queuety.cli.invocation import current
+from queuety.cli.output import print_json, say
+from queuety.errors import UsageError
+from queuety.settings import Settings
+
+if TYPE_CHECKING:
+    from queuety.process.plan import Plan, Registry
+    from queuety.process.supervisor import Summary
+
+log = logging.getLogger("queuety.pool")
+
+_ENDED = ("completed", "retried", "buried", "cancelled", "snoozed")
+_CHECK_FAILED = 8
+
+
+@click.command()
+@click.option(
+    "--queue", "queues", type=kinds.QUEUES, default="default", show_default=True, help="In order: a,b,c."
+)
+@click.option("--workers", type=kinds.WORKERS, help="Worker processes, 1 to 1000.  [default: 1]")
+@click.option("--once", is_flag=True, help="Run at most one job, then exit.")
+@click.option("--max-time", type=kinds.SECONDS, default="0", help="Exit after that long; 0 = never.")
+@click.option("--name", type=kinds.POOL_NAME, help="The pool's name.  [default: the host's]")
+@click.option("--preload", is_flag=True, help="Import the application before the fork: saves memory.")
+@kinds.setting_options(
+    "worker_max_jobs",
+    "worker_min_age",
+    "worker_max_memory",
+    "worker_stop_timeout",
+    "worker_sleep",
+    "stale_timeout",
+    "max_execution_time",
+    "max_attempts",
+    "retry_backoff",
+    "unknown_handler_grace",
+    "result_limit",
+    "payload_limit",
+    "retention_days",
+    "buried_retention_days",
+    "log_retention_days",
+)
+def work(
+    queues: tuple[str, ...],
+    workers: int | None,
+    once: bool,
+    max_time: float,
+    name: str | None,
+    preload: bool,
+    **settings: Any,
+) -> int:
+    """Run jobs as they become due, until told to stop.
+
+    Queues are worked in the order given. With one worker --max-jobs ends the command after exactly that many
+    jobs; with more, each worker is replaced after so many. TERM or Ctrl-C finishes what runs and leaves with 0;
+    a second one cuts it and gives it back (75, or 130 for Ctrl-C). HUP replaces the workers one by one, TTIN and
+    TTOU add and remove one, USR1 logs what each is doing.
+
+    \b
+    queuety --app shop:app work --queue=critical,default --workers=4
+    queuety --app shop:app work --once
+    """
+    _need_fork("work")
+    from queuety.process.plan import Mode
+
+    asked = settings["worker_max_jobs"]
+    if once and (workers or 1) > 1:
+        raise UsageError(
+            f"--once and --workers={workers} exclude each other", "--once runs one job, in one worker"
+        )
+    if once and asked is not None and asked.strip() != "1":
+        raise UsageError(f"--once and --max-jobs={asked} exclude each other", "give one of them")
+    found = current().settings(**settings)
+    # As an option to a single worker it is how many jobs the command runs; else it is when to replace a worker.
+    exactly = found.worker_max_jobs if asked is not None and (workers or 1) == 1 else 0
+    summary, _ = _run(
+        found,
+        preload,
+        None,
+        queues=queues,
+        workers=workers or 1,
+        mode=Mode.ONCE if once else Mode.WORK,
+        name=name or socket.gethostname(),
+        max_jobs=exactly,
+        max_time_s=max_time,
+    )
+    log.info("%s", sentence(summary))
+    return summary.code
+
+
+@click.command()
+@click.option(
+    "--queue", "queues", type=kinds.QUEUES, default="default", show_default=True, help="In order: a,b,c."
+)
+@click.option("--workers", type=kinds.WORKERS, default="1", show_default=True, help="Worker processes.")
+@click.option("--fail-on-buried", is_flag=True, help="Exit with 8 if a job was buried.")
+@kinds.setting_options(
+    "worker_max_memory", "worker_stop_timeout", "stale_timeout", "max_execution_time", "retry_backoff"
+)
+@kinds.as_json
+def flush(queues: tuple[str, ...], workers: int, fail_on_buried: bool, json_: bool, **settings: Any) -> int:
+    """Run all that is due, then exit and say how many jobs ended how.
+
+    What those jobs enqueue is run too. What is due later, retries included, is left and told; so is what a
+    paused queue holds.
+
+    \b
+    queuety --app shop:app flush --queue=mail --fail-on-buried
+    """
+    _need_fork("flush")
+    from queuety.cli.progress import Progress
+    from queuety.process.ledger import Counter
+    from queuety.process.plan import Mode
+
+    progress = Progress()
+
+    def tick(counts: list[int]) -> None:
+        progress.show(lambda: f"{sum(counts[: len(_ENDED)])} jobs: {_counted(counts)}")
+
+    summary, paused = _run(
+        current().settings(**settings),
+        False,
+        tick,
+        queues=queues,
+        workers=workers,
+        mode=Mode.FLUSH,
+        name=socket.gethostname(),
+    )
+    progress.clear()
+    if json_:
+        counts = {counter.name.lower(): summary.counts[counter] for counter in Counter}
+        print_json({**counts, "later": summary.later, "paused": paused, "reason": summary.reason})
+    else:
+        say(sentence(summary))
+        for queue in paused:
+            say(f"queue {queue} is paused: its jobs were left")
+    if fail_on_buried and summary.counts[Counter.BURIED] and not summary.code:
+        return _CHECK_FAILED
+    return summary.code
+
+
+def sentence(summary: Summary) -> str:
+    """What a pool did, in one line."""
+    total = sum(summary.counts[: len(_ENDED)])
+    parts = [f"{total} job{'' if total == 1 else 's'}{': ' if total else ''}{_counted(summary.counts)}"]
+    if summary.later:
+        parts.append(f"{summary.later} due later")
+    if summary.reason not in ("", "nothing is due", "done"):
+        parts.append(f"stopped: {summary.reason}")
+    return "; ".join(parts)
+
+
+def _counted(counts: list[int]) -> str:
+    return ", ".join(f"{count} {word}" for count, word in zip(counts, _ENDED, strict=False) if count)
+
+
+def _need_fork(command: str) -> None:
+    if not hasattr(os, "fork"):
+        raise UsageError(
+            f"{command} forks, which this system cannot: here only the caller's side works",
+            "run the pool on Linux or macOS",
+        )
+
+
+def _run(
+    settings: Settings, preload: bool, tick: Callable[[list[int]], None] | None, **plan: Any
+) -> tuple[Summary, list[str]]:
+    """Check, raise the pool and wait for its end; returns what it did, and which queues are paused."""
+    if not settings.app:
+        raise UsageError(
+            "no application is named",
+            "give --app module:attribute, QUEUETY_APP, app in queuety.toml or in [tool.queuety] of pyproject.toml",
+        )
+    loading.split(settings.app)
+    from queuety.cli import preflight
+    from queuety.process.output import protect
+    from queuety.process.plan import Plan
+    from queuety.process.supervisor import Summary, Supervisor
+
+    directory = Path.cwd()
+    protect()
+    try:
+        with _stoppable(), preflight.checked(settings, directory) as checked:
+            preflight.warn_of_connections(checked, plan["workers"])
+            load = _loader(settings.app, checked.settings, directory)
+            if preload:
+                handlers = load()
+                load = lambda: handlers  # noqa: E731 - imported once, here, for all workers
+            url = checked.settings.database_url or ""
+            ready = Plan(url=url, load=load, settings=checked.settings, preload=preload, **plan)
+            summary = Supervisor(ready, on_tick=tick).run()
+            paused = _paused(ready) if ready.mode != "work" else []
+            _ignore_signals()  # what is left is to leave the embedded server
+            return summary, paused
+    except _Stopped:
+        return Summary(reason="SIGTERM"), []
+
+
+def _loader(target: str, settings: Settings, directory: Path) -> Callable[[], Registry]:
+    def load() -> Registry:
+        app = loading.load(target, directory)
+        loading.bind(app, settings)
+        return app.handlers
+
+    return load
+
+
+def _paused(plan: Plan) -> list[str]:
+    """Which of the queues are paused. The pool has ended: now this process may talk to the database."""
+    from queuety.store import connect, queues
+
+    with contextlib.suppress(Exception), connect.connect(plan.url) as conn:
+        return [one.name for one in queues.listing(conn) if one.paused and one.name in plan.queues]
+    return []
+
+
+class _Stopped(BaseException):
+    """SIGTERM before the pool was up: nothing has begun, so leave at once and cleanly."""
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

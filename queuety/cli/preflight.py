@@ -1,0 +1,216 @@
+"""Look before the fork: can the application be imported, and can its database be worked with?
+
+All of it happens in a forked child that ends afterwards: the process that becomes the supervisor must import
+neither user code nor database code. Child and parent take turns in JSON lines over a socket:
+
+    child   {"own": {setting: value}}       what the application's code gave to Queuety(…)
+    parent  {"url": "…", "embedded": true}  where the queue lives, once all was considered
+    child   {"handlers": 3, "free": 97}     all is well
+    child   {"error": [kind, message, hint]}  at either turn: the end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from queuety import errors, loading
+from queuety.errors import ImportFailed, QueuetyError
+from queuety.redaction import redact_text
+from queuety.settings import Settings
+
+if TYPE_CHECKING:
+    from queuety.embedded import Embedded
+
+log = logging.getLogger("queuety.preflight")
+
+_LEFT_S = 5.0  # how long the child may take to end after its last word
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a pool may rely on.
+
+    settings:  complete, the application's own included; database_url is never None.
+    server:    our share in the embedded server, to be released after the pool; None for another database.
+    free:      connections that the server had to spare; None if nobody can tell.
+    """
+
+    settings: Settings
+    server: Embedded | None
+    free: int | None
+
+
+@contextlib.contextmanager
+def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
+    """Check the application and the database; holds the embedded server, where that is the one, until the end.
+
+    settings.app is given. Raises what was found as an error of our own tree.
+    """
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        _be_child(theirs, settings.app or "", directory, parent)
+    theirs.close()
+    server: Embedded | None = None
+    try:
+        with ours, ours.makefile("rw", encoding="utf-8") as wire:
+            settings = loading.adopt(settings, _hear(wire)["own"])
+            if settings.database_url is None:
+                from queuety import embedded  # no database code in there
+
+                server = embedded.start()
+                settings = loading.adopt(settings, {"database_url": server.url})
+            _tell(wire, {"url": settings.database_url, "embedded": server is not None})
+            found = _hear(wire)
+        _end(pid)
+        pid = 0
+        if not found["handlers"]:
+            log.warning("the application %s has no handlers: nothing can be run", settings.app)
+        yield Checked(settings, server, found["free"])
+    finally:
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _end(pid)
+        if server is not None:
+            server.release()
+
+
+def warn_of_connections(checked: Checked, workers: int) -> None:
+    """Say so, with the numbers, if the server has fewer connections to spare than the pool needs."""
+    needed = workers + 1
+    if checked.free is not None and checked.free < needed:
+        log.warning(
+            "%d workers and their keeper need %d connections, but the server has %d to spare: "
+            "workers without one wait; lower --workers or raise max_connections",
+            workers,
+            needed,
+            checked.free,
+        )
+
+
+# ── the parent's half ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _hear(wire: Any) -> dict[str, Any]:
+    text = wire.readline()
+    if not text:
+        raise ImportFailed(
+            "the application ended the process while it was imported", "import it in Python to see why"
+        )
+    said: dict[str, Any] = json.loads(text)
+    if "error" in said:
+        kind, message, hint = said["error"]
+        raise _error(kind)(message, hint)
+    return said
+
+
+def _error(kind: str) -> Callable[[str, str], QueuetyError]:
+    found = getattr(errors, kind, None)
+    return found if isinstance(found, type) and issubclass(found, QueuetyError) else QueuetyError
+
+
+def _tell(wire: Any, value: dict[str, Any]) -> None:
+    wire.write(json.dumps(value) + "\n")
+    wire.flush()
+
+
+def _end(pid: int) -> None:
+    """Collect the child. It ends by itself, but for threads of the application that hang at exit: os._exit."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+# ── the child's half ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _be_child(theirs: socket.socket, target: str, directory: Path, parent: int) -> NoReturn:
+    """Answer the parent and leave, whatever happens."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        _die_with(parent)
+        with theirs.makefile("rw", encoding="utf-8") as wire:
+            try:
+                _answer(wire, target, directory)
+            except QueuetyError as error:
+                log.debug("%s", type(error).__name__, exc_info=True)
+                _tell(wire, {"error": [type(error).__name__, error.message, error.hint]})
+            except Exception as error:
+                log.debug("unexpected", exc_info=True)
+                said = redact_text(" ".join(str(error).split()))[:500]
+                _tell(wire, {"error": ["QueuetyError", f"unexpected {type(error).__name__}: {said}", ""]})
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
+
+
+def _answer(wire: Any, target: str, directory: Path) -> None:
+    app = loading.load(target, directory)
+    _tell(wire, {"own": loading.own_settings(app)})
+    text = wire.readline()
+    if not text:  # the parent is gone
+        return
+    asked = json.loads(text)
+    from queuety.store import connect, schema
+
+    if asked["embedded"]:
+        from queuety.store import migrations
+
+        migrations.migrate(asked["url"])
+    with connect.connect(asked["url"], name="queuety preflight") as conn:
+        schema.check_schema(conn)
+        schema.check_rights(conn)
+        pooled = conn.prepare_threshold is None  # a pooler stands between us: its limits cannot be seen
+        free = None if pooled else _free(conn)
+    _tell(wire, {"handlers": len(app.handlers), "free": free})
+
+
+def _free(conn: Any) -> int:
+    """Connections that this role may still open: of the server, of the database and of the role; ours is one."""
+    row = conn.execute(
+        """
+        SELECT least(
+            current_setting('max_connections')::int
+                - CASE WHEN r.rolsuper THEN 0 ELSE
+                    current_setting('superuser_reserved_connections')::int
+                    + coalesce(nullif(current_setting('reserved_connections', true), ''), '0')::int END
+                - count(*),
+            CASE WHEN r.rolconnlimit >= 0
+                THEN r.rolconnlimit - count(*) FILTER (WHERE a.usename = current_user) END,
+            CASE WHEN d.datconnlimit >= 0
+                THEN d.datconnlimit - count(*) FILTER (WHERE a.datname = current_database()) END
+        ) + 1
+        FROM pg_stat_activity AS a, pg_roles AS r, pg_database AS d
+        WHERE a.backend_type = 'client backend' AND r.rolname = current_user AND d.datname = current_database()
+        GROUP BY r.rolsuper, r.rolconnlimit, d.datconnlimit
+        """
+    ).fetchone()
+    return max(0, int(row[0])) if row else 0
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel end us with our parent, where it can: an import may hang for ever."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(0)
