@@ -26,7 +26,7 @@ def split(target: str) -> tuple[str, str]:
     """Take `module:attribute` apart, or raise UsageError; imports nothing."""
     module, colon, attribute = target.strip().partition(":")
     words = [*module.split("."), *attribute.split(".")]
-    if not colon or not all(word.isidentifier() for word in words):
+    if not colon or module.endswith(".py") or not all(word.isidentifier() for word in words):
         raise UsageError(f"the application {quoted(target)} cannot be meant", _SHAPE)
     return module, attribute
 

@@ -71,10 +71,11 @@ def retry(
         ):
             if given:
                 raise UsageError(f"{option} goes with --buried only", "queuety retry --buried …")
-        return _each(ids, lambda app, job_id: app.retry(job_id) and "retried", json_)
+        return _each(ids, _retry, json_)
 
     from queuety.store import verbs
 
+    ask = kinds.must_ask(yes=yes, dry_run=dry_run)
     progress = Progress()
     with current().caller() as app, app.connection() as conn:
 
@@ -88,15 +89,20 @@ def retry(
                 progress=lambda count: progress.show(lambda: f"{count} jobs retried"),
             )
 
-        if not dry_run and not yes and not kinds.confirmed(f"Retry {_jobs(send(True))}?", yes=False):
-            return _nothing()
+        if ask and not kinds.agreed(f"Retry {_jobs(send(True))}?"):
+            return 0
         count = send(dry_run)
     progress.clear()
     if json_:
         print_json({"retried": 0 if dry_run else count, "found": count, "dry_run": dry_run})
     else:
-        say(f"{_jobs(count)} {'would be' if dry_run else ''} retried".replace("  ", " "))
+        say(f"{_jobs(count)} {'would be retried' if dry_run else 'retried'}")
     return 0
+
+
+def _retry(app: Any, job_id: int) -> str:
+    app.retry(job_id)
+    return "retried"
 
 
 @click.command()
@@ -152,6 +158,7 @@ def purge(
         raise UsageError(f"--state={state}: such a job has not ended", "give completed, buried or cancelled")
     from queuety.store import verbs
 
+    ask = kinds.must_ask(yes=yes, dry_run=dry_run)
     progress = Progress()
     with current().caller() as app, app.connection() as conn:
 
@@ -165,8 +172,8 @@ def purge(
                 progress=lambda count: progress.show(lambda: f"{count} jobs deleted"),
             )
 
-        if not dry_run and not yes and not kinds.confirmed(f"Delete {_jobs(run(True).total)}?", yes=False):
-            return _nothing()
+        if ask and not kinds.agreed(f"Delete {_jobs(run(True).total)}?"):
+            return 0
         done = run(dry_run)
     progress.clear()
     counts = {"completed": done.completed, "cancelled": done.cancelled, "buried": done.buried}
@@ -239,8 +246,3 @@ def _refusal(error: QueuetyError) -> str:
 
 def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
-
-
-def _nothing() -> int:
-    talk("nothing was done")
-    return 0

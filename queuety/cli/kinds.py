@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from queuety import units
+from queuety.cli.output import talk
 from queuety.errors import UsageError
 from queuety.model import State
 from queuety.names import check_name, check_queue, check_unique_key, queue_list
@@ -17,7 +18,7 @@ from queuety.settings import SETTINGS
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_WORKERS = 1000
-MOST_LISTED = 100_000
+MOST_LISTED = 10_000
 
 
 if TYPE_CHECKING:
@@ -117,10 +118,18 @@ def setting_options(*keys: str) -> Callable[[F], F]:
     return add
 
 
-def confirmed(question: str, *, yes: bool) -> bool:
-    """Whether to go on with what cannot be undone: --yes, or a person who says so."""
-    if yes:
-        return True
+def must_ask(*, yes: bool, dry_run: bool) -> bool:
+    """Whether a destructive bulk command has to ask first; refuses where nobody could answer."""
+    if yes or dry_run:
+        return False
     if not sys.stdin.isatty():
-        raise UsageError(f"{question.rstrip('?')}: not without --yes", "look first with --dry-run")
-    return click.confirm(question, err=True)
+        raise UsageError("nobody can be asked here: --yes is needed", "look first with --dry-run")
+    return True
+
+
+def agreed(question: str) -> bool:
+    """A person's answer; says so if it is no."""
+    if click.confirm(question, err=True):
+        return True
+    talk("nothing was done")
+    return False

@@ -96,6 +96,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns its exit code. Whatever goes wrong is one line on standard error."""
+    _open_standard_files()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # closed from the start, or somebody's own
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -136,6 +137,17 @@ def _refused(error: click.ClickException) -> int:
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "queuety"
     talk(f"queuety: {said} — see `{path} --help`")
     return 2
+
+
+def _open_standard_files() -> None:
+    """Put the null device where a standard file is closed: the next file opened would take its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 @contextlib.contextmanager

@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from queuety import loading
-from queuety.cli import kinds
+from queuety.cli import kinds, launch
 from queuety.cli.invocation import current
 from queuety.cli.output import print_json, say
 from queuety.errors import UsageError
-from queuety.settings import Settings
 
 if TYPE_CHECKING:
-    from queuety.process.plan import Plan, Registry
+    from queuety.cli.launch import Left
     from queuety.process.supervisor import Summary
 
 log = logging.getLogger("queuety.pool")
@@ -90,7 +85,7 @@ def work(
     found = current().settings(**settings)
     # As an option to a single worker it is how many jobs the command runs; else it is when to replace a worker.
     exactly = found.worker_max_jobs if asked is not None and (workers or 1) == 1 else 0
-    summary, _ = _run(
+    summary, left = launch.run(
         found,
         preload,
         None,
@@ -101,7 +96,10 @@ def work(
         max_jobs=exactly,
         max_time_s=max_time,
     )
-    log.info("%s", sentence(summary))
+    if once:
+        _tell(summary, left)
+    else:
+        log.info("%s", sentence(summary, left))
     return summary.code
 
 
@@ -134,37 +132,44 @@ def flush(queues: tuple[str, ...], workers: int, fail_on_buried: bool, json_: bo
     def tick(counts: list[int]) -> None:
         progress.show(lambda: f"{sum(counts[: len(_ENDED)])} jobs: {_counted(counts)}")
 
-    summary, paused = _run(
-        current().settings(**settings),
-        False,
-        tick,
-        queues=queues,
-        workers=workers,
-        mode=Mode.FLUSH,
-        name=socket.gethostname(),
-    )
+    with launch.aside() if json_ else contextlib.nullcontext():
+        summary, left = launch.run(
+            current().settings(**settings),
+            False,
+            tick,
+            queues=queues,
+            workers=workers,
+            mode=Mode.FLUSH,
+            name=socket.gethostname(),
+        )
     progress.clear()
     if json_:
-        counts = {counter.name.lower(): summary.counts[counter] for counter in Counter}
-        print_json({**counts, "later": summary.later, "paused": paused, "reason": summary.reason})
+        counts = {word: summary.counts[Counter[word.upper()]] for word in (*_ENDED, "given_back")}
+        print_json({**counts, **asdict(left), "reason": summary.reason})
     else:
-        say(sentence(summary))
-        for queue in paused:
-            say(f"queue {queue} is paused: its jobs were left")
+        _tell(summary, left)
     if fail_on_buried and summary.counts[Counter.BURIED] and not summary.code:
         return _CHECK_FAILED
     return summary.code
 
 
-def sentence(summary: Summary) -> str:
+def sentence(summary: Summary, left: Left) -> str:
     """What a pool did, in one line."""
     total = sum(summary.counts[: len(_ENDED)])
     parts = [f"{total} job{'' if total == 1 else 's'}{': ' if total else ''}{_counted(summary.counts)}"]
-    if summary.later:
-        parts.append(f"{summary.later} due later")
+    if left.later:
+        parts.append(f"{left.later} due later")
+    if left.parked:
+        parts.append(f"{left.parked} parked")
     if summary.reason not in ("", "nothing is due", "done"):
         parts.append(f"stopped: {summary.reason}")
     return "; ".join(parts)
+
+
+def _tell(summary: Summary, left: Left) -> None:
+    say(sentence(summary, left))
+    for queue, count in left.paused.items():
+        say(f"queue {queue} is paused: {count} job{'' if count == 1 else 's'} left there")
 
 
 def _counted(counts: list[int]) -> str:
@@ -177,76 +182,3 @@ def _need_fork(command: str) -> None:
             f"{command} forks, which this system cannot: here only the caller's side works",
             "run the pool on Linux or macOS",
         )
-
-
-def _run(
-    settings: Settings, preload: bool, tick: Callable[[list[int]], None] | None, **plan: Any
-) -> tuple[Summary, list[str]]:
-    """Check, raise the pool and wait for its end; returns what it did, and which queues are paused."""
-    if not settings.app:
-        raise UsageError(
-            "no application is named",
-            "give --app module:attribute, QUEUETY_APP, app in queuety.toml or in [tool.queuety] of pyproject.toml",
-        )
-    loading.split(settings.app)
-    from queuety.cli import preflight
-    from queuety.process.output import protect
-    from queuety.process.plan import Plan
-    from queuety.process.supervisor import Summary, Supervisor
-
-    directory = Path.cwd()
-    protect()
-    try:
-        with _stoppable(), preflight.checked(settings, directory) as checked:
-            preflight.warn_of_connections(checked, plan["workers"])
-            load = _loader(settings.app, checked.settings, directory)
-            if preload:
-                handlers = load()
-                load = lambda: handlers  # noqa: E731 - imported once, here, for all workers
-            url = checked.settings.database_url or ""
-            ready = Plan(url=url, load=load, settings=checked.settings, preload=preload, **plan)
-            summary = Supervisor(ready, on_tick=tick).run()
-            paused = _paused(ready) if ready.mode != "work" else []
-            _ignore_signals()  # what is left is to leave the embedded server
-            return summary, paused
-    except _Stopped:
-        return Summary(reason="SIGTERM"), []
-
-
-def _loader(target: str, settings: Settings, directory: Path) -> Callable[[], Registry]:
-    def load() -> Registry:
-        app = loading.load(target, directory)
-        loading.bind(app, settings)
-        return app.handlers
-
-    return load
-
-
-def _paused(plan: Plan) -> list[str]:
-    """Which of the queues are paused. The pool has ended: now this process may talk to the database."""
-    from queuety.store import connect, queues
-
-    with contextlib.suppress(Exception), connect.connect(plan.url) as conn:
-        return [one.name for one in queues.listing(conn) if one.paused and one.name in plan.queues]
-    return []
-
-
-class _Stopped(BaseException):
-    """SIGTERM before the pool was up: nothing has begun, so leave at once and cleanly."""
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise _Stopped
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _ignore_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)

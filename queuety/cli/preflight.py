@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("queuety.preflight")
 
-_LEFT_S = 5.0  # how long the child may take to end after its last word
+_STOP = {signal.SIGTERM, signal.SIGINT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,13 @@ def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
+    # Blocked: a signal that came between the fork and the child's first line would raise in both.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
     pid = os.fork()
     if not pid:
         ours.close()
         _be_child(theirs, settings.app or "", directory, parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
     theirs.close()
     server: Embedded | None = None
     try:
@@ -130,7 +133,7 @@ def _tell(wire: Any, value: dict[str, Any]) -> None:
 
 
 def _end(pid: int) -> None:
-    """Collect the child. It ends by itself, but for threads of the application that hang at exit: os._exit."""
+    """Collect the child, which ends at its last word, whatever threads the application has left running."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
@@ -141,9 +144,11 @@ def _end(pid: int) -> None:
 def _be_child(theirs: socket.socket, target: str, directory: Path, parent: int) -> NoReturn:
     """Answer the parent and leave, whatever happens."""
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOP:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
         _die_with(parent)
+        os.dup2(2, 1)  # what a module prints is said again by each worker
         with theirs.makefile("rw", encoding="utf-8") as wire:
             try:
                 _answer(wire, target, directory)
@@ -168,7 +173,7 @@ def _answer(wire: Any, target: str, directory: Path) -> None:
     if not text:  # the parent is gone
         return
     asked = json.loads(text)
-    from queuety.store import connect, schema
+    from queuety.store import capacity, connect, schema
 
     if asked["embedded"]:
         from queuety.store import migrations
@@ -177,32 +182,8 @@ def _answer(wire: Any, target: str, directory: Path) -> None:
     with connect.connect(asked["url"], name="queuety preflight") as conn:
         schema.check_schema(conn)
         schema.check_rights(conn)
-        pooled = conn.prepare_threshold is None  # a pooler stands between us: its limits cannot be seen
-        free = None if pooled else _free(conn)
+        free = capacity.spare(conn)
     _tell(wire, {"handlers": len(app.handlers), "free": free})
-
-
-def _free(conn: Any) -> int:
-    """Connections that this role may still open: of the server, of the database and of the role; ours is one."""
-    row = conn.execute(
-        """
-        SELECT least(
-            current_setting('max_connections')::int
-                - CASE WHEN r.rolsuper THEN 0 ELSE
-                    current_setting('superuser_reserved_connections')::int
-                    + coalesce(nullif(current_setting('reserved_connections', true), ''), '0')::int END
-                - count(*),
-            CASE WHEN r.rolconnlimit >= 0
-                THEN r.rolconnlimit - count(*) FILTER (WHERE a.usename = current_user) END,
-            CASE WHEN d.datconnlimit >= 0
-                THEN d.datconnlimit - count(*) FILTER (WHERE a.datname = current_database()) END
-        ) + 1
-        FROM pg_stat_activity AS a, pg_roles AS r, pg_database AS d
-        WHERE a.backend_type = 'client backend' AND r.rolname = current_user AND d.datname = current_database()
-        GROUP BY r.rolsuper, r.rolconnlimit, d.datconnlimit
-        """
-    ).fetchone()
-    return max(0, int(row[0])) if row else 0
 
 
 def _die_with(parent: int) -> None:
