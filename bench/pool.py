@@ -15,7 +15,9 @@ from bench.common import BenchError, connect, until
 
 
 class Pool:
-    """A pool of `workers` on the queue "default"; a context manager that stops it.
+    """`queuety work` with `workers` on the queue "default"; a context manager that stops it.
+
+    All settings are the defaults, but that killed workers, being part of a figure, are not logged.
 
     Its handlers `stamp` and `die` tell when they begin: read it with `stamp()`.
     """
@@ -27,7 +29,12 @@ class Pool:
         self._rest = b""
         try:
             self.child = Child(
-                "bench.work", str(workers), url=url, extra={"BENCH_STAMPS": str(write)}, pass_fds=[write]
+                "queuety.cli.main",
+                *("--app", "bench.application:app", "--log-level", "error"),
+                *("work", "--workers", str(workers)),
+                url=url,
+                extra={"BENCH_STAMPS": str(write)},
+                pass_fds=[write],
             )
         finally:
             os.close(write)
