@@ -227,14 +227,28 @@ class Queuety:
         with self.connection() as conn:
             verbs.delete(conn, job_id)
 
-    def purge(
-        self, *, older_than: float = 0.0, state: State | str | None = None, dry_run: bool = False
-    ) -> Purged:
-        """Delete jobs that ended more than `older_than` seconds ago; state: only those ended so."""
+    def retry_buried(
+        self, *, handler: str | None = None, queue: str | None = None, dry_run: bool = False
+    ) -> int:
+        """Retry all buried jobs, or those of one handler or queue; returns how many."""
         from queuety.store import verbs
 
         with self.connection() as conn:
-            return verbs.purge(conn, older_than_s=older_than, state=state, dry_run=dry_run)
+            return verbs.retry_buried(conn, handler=handler, queue=queue, dry_run=dry_run)
+
+    def purge(
+        self,
+        *,
+        older_than: float = 0.0,
+        state: State | str | None = None,
+        queue: str | None = None,
+        dry_run: bool = False,
+    ) -> Purged:
+        """Delete jobs that ended more than `older_than` seconds ago; state, queue: only those."""
+        from queuety.store import verbs
+
+        with self.connection() as conn:
+            return verbs.purge(conn, older_than_s=older_than, state=state, queue=queue, dry_run=dry_run)
 
     def pause(self, queue: str, *, reason: str = "", until: datetime | None = None) -> None:
         """Pause a queue: once this returns, no claim takes from it. What runs goes on. until: an aware time."""

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from queuety.errors import QueuetyError
 from queuety.names import queue_list
 from queuety.process.ledger import Counter, Ledger, Mark, Phase
@@ -107,7 +105,7 @@ def _renew(url: str, worker: Worker, stale_s: float, over: threading.Event) -> N
             conn = conn or connect.connect(url, name="queuety lone worker")
             asked = claims.renew(conn, held, stale_s)
             page.cancel = next((job_id for (job_id, _), cancel in asked.items() if cancel), 0)
-        except (psycopg.Error, QueuetyError):
+        except (connect.Trouble, QueuetyError):
             conn = None
     if conn is not None:
         conn.close()

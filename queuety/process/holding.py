@@ -10,10 +10,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from queuety.context import Context
-from queuety.errors import DatabaseUnreachable
 from queuety.model import (
     Bury,
     Cancel,
@@ -91,7 +88,7 @@ class Holding:
         worker.in_store = True
         try:
             claims.turn(worker.connection(), batch, None)
-        except (psycopg.Error, DatabaseUnreachable) as error:
+        except connect.TROUBLE as error:
             log.warning("cannot settle early: %s", connect.unreachable(error).message)
             return
         finally:

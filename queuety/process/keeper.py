@@ -10,37 +10,27 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-import psycopg
-
 from queuety.errors import QueuetyError
 from queuety.features.recover import recover, settle_dead
-from queuety.model import (
-    Cancelled,
-    ErrorInfo,
-    Interrupted,
-    Lost,
-    Outcome,
-    Returned,
-    Settlement,
-    TimedOut,
-)
+from queuety.model import Interrupted, Outcome, Returned, Settlement
 from queuety.policy.retry import Backoff
 from queuety.process import host
+from queuety.process.coroner import Coroner
 from queuety.process.ledger import Cut, Ledger, Mark, Page, Phase
 from queuety.process.plan import Mode, Plan
 from queuety.process.report import counter_of, tell
+from queuety.process.sleepers import Sleepers
 from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
-from queuety.store import claims, connect, retention, workers
-from queuety.store.claims import Facts, Lanes
+from queuety.store import claims, connect, notices, retention, workers
+from queuety.store.claims import Facts
 
 log = logging.getLogger("queuety.keeper")
 
 TICK_S = 0.1  # while a worker is awake
 STUCK_S = 0.3  # jobs held behind another for so long are taken back
 STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
-AWAKE_S = 0.2  # a pool that looks by itself stays registered as a sleeper for so long, against flapping
 HOUR_S = 3600.0
 UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
@@ -56,23 +46,20 @@ class Keeper:
         self._wire = wire
         self._poke_fd = poke_fd
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
-        self._lanes = Lanes(plan.queues)
+        self._sleepers = Sleepers(ledger, plan.queues)
+        self._coroner = Coroner()
         self._conn: connect.Connection | None = None
         self._id = 0
         self._retry_at = 0.0
         self._pause = 0.1
         self._lost_before = False
         self._listens = False
-        self._registered = False
-        self._awake_since = 0.0
-        self._woken: dict[int, float] = {}
         self._dead: list[tuple[int, int, int]] = []  # page, pid, wait status
         self._settled_at = 0.0
-        self._looked_at = 0.0
-        self._kills = host.memory_kills()
         self._next: dict[str, float] = {}
         self._known: list[int] = []
         self._handlers: list[str] = []
+        self._overdue_at = 0.0
         self._orphan_until = 0.0
         self._leaving = False
         self._ended = False
@@ -86,7 +73,7 @@ class Keeper:
         self._waker.watch(self._wire.fd)
         self._waker.watch(self._poke_fd)
         now = time.monotonic()
-        self._next = dict.fromkeys(("renew", "recover", "poll", "overdue"), now)
+        self._next = dict.fromkeys(("renew", "recover", "poll"), now)
         self._next["tend"] = now + 5 + 10 * random.random()
         poked = False
         while True:
@@ -143,13 +130,16 @@ class Keeper:
             self._hear(conn)
             self._take_back(conn, now)
             self._due("renew", self._stale / 4, now, lambda: self._renew(conn, now))
-            self._mind_sleepers(conn, now, poked)
-            self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
+            if self._listens and self.plan.mode is Mode.WORK:
+                self._sleepers.mind(conn, self._id, now, poked=poked)
+            if now >= self._next["poll"]:
+                with conn.transaction():  # one for all that is asked each second
+                    self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
             self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
             self._due("tend", HOUR_S, now, lambda: self._tend(conn))
             if self.plan.mode is Mode.FLUSH and not self._ended:
                 self._end_of_flush(conn)
-        except (psycopg.Error, QueuetyError) as error:
+        except (connect.Trouble, QueuetyError) as error:
             if connect.again(error):
                 return
             self._lose(error)
@@ -161,16 +151,13 @@ class Keeper:
                 if not self._id:
                     name, queues = self.plan.name, self.plan.queues
                     self._id = workers.register(conn, "keeper", name, queues, None, os.getppid())
-                self._listens = conn.prepare_threshold is not None
-                if self._listens:  # behind a transaction pooler polling has to do
-                    conn.execute("LISTEN queuety")
-                    conn.add_notify_handler(self._on_notify)
+                self._listens = notices.listen(conn, self._on_notice)
             except BaseException:
                 conn.close()
                 raise
             self._conn = conn
             self._waker.watch(conn.fileno())
-            self._registered = False
+            self._sleepers.forget()
             if self._lost_before:
                 log.info("the database is back")
                 # Whoever lost it with us renews its leases first; only then is silence a sign of death.
@@ -184,9 +171,9 @@ class Keeper:
             log.warning("lost the database: %s", connect.unreachable(error).message)
         self._lost_before = True
         if self._conn is not None:
-            with suppress(psycopg.Error, ValueError, OSError):
+            with suppress(connect.Trouble, ValueError, OSError):
                 self._waker.unwatch(self._conn.fileno())
-            with suppress(psycopg.Error):
+            with suppress(connect.Trouble):
                 self._conn.close()
             self._conn = None
         self._retry_at = time.monotonic() + self._pause * (0.5 + random.random())
@@ -194,8 +181,8 @@ class Keeper:
 
     def _due(self, what: str, every_s: float, now: float, act: Callable[[], None]) -> None:
         if now >= self._next[what]:
+            self._next[what] = now + every_s  # first: it may ask to be called earlier
             act()
-            self._next[what] = max(self._next[what], now + every_s)
 
     # ── deaths ────────────────────────────────────────────────────────────────────────────────────
 
@@ -204,7 +191,7 @@ class Keeper:
         while self._dead:
             index, _, status = self._dead[0]
             page = self.ledger.pages[index]
-            outcomes = self._outcomes(page, status)
+            outcomes = self._coroner.outcomes(page, status)
             for fact, settlement in settle_dead(conn, page.lease, outcomes, self._backoff):
                 page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
@@ -218,62 +205,6 @@ class Keeper:
                 page.clear()
             else:
                 self._wire.send({"settled": index})
-
-    def _outcomes(self, page: Page, status: int) -> dict[int, tuple[Outcome, float, float]]:
-        outcomes: dict[int, tuple[Outcome, float, float]] = {}
-        ended = time.monotonic() - page.claimed
-        for slot, job_id, mark in page.holdings():
-            began = page.began - page.claimed if slot == page.current else 0.0
-            match mark:
-                case Mark.HELD | Mark.DROPPED:
-                    outcomes[job_id] = (Interrupted(), 0.0, 0.0)
-                case Mark.BEGUN:
-                    outcomes[job_id] = (self._ending(page, status), max(began, 0.0), ended)
-                case Mark.RETURNED:
-                    outcomes[job_id] = (Returned(), 0.0, 0.0)
-                case Mark.RETURNED_VALUE:
-                    note = ErrorInfo("ResultNotKept", "the worker died before the result was stored")
-                    outcomes[job_id] = (Returned(note=note), 0.0, 0.0)
-                case Mark.ENDED:
-                    # It ended in some other way, and the details died with the worker.
-                    outcomes[job_id] = (Lost(self._death(page, status)), 0.0, ended)
-                case Mark.SETTLED:
-                    pass
-        return outcomes
-
-    def _ending(self, page: Page, status: int) -> Outcome:
-        """The outcome of the job that was running when its worker died."""
-        match Cut(page.cut):
-            case Cut.TIME_LIMIT:
-                limit = page.deadline - page.began
-                where = page.text if "\n" in page.text else None
-                return TimedOut(
-                    ErrorInfo("TimeLimitExceeded", f"the run was over its time limit of {limit:g} s", where)
-                )
-            case Cut.CANCEL:
-                return Cancelled()
-            case Cut.STOP:
-                return Interrupted()
-            case Cut.LEASE_LOST | Cut.NO:
-                return Lost(self._death(page, status))
-
-    def _death(self, page: Page, status: int) -> ErrorInfo:
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            try:
-                name = signal.Signals(number).name
-            except ValueError:
-                name = "unknown"
-            text = f"the worker process was killed by signal {number} ({name})"
-            kills = host.memory_kills()
-            if number == signal.SIGKILL and kills > self._kills:
-                text += "; the kernel's memory killer ended a process at that time: most likely out of memory"
-            self._kills = kills
-            return ErrorInfo("WorkerKilled", text)
-        code = os.waitstatus_to_exitcode(status)
-        return ErrorInfo(
-            "WorkerLeft", f"the worker process left with exit code {code} in the middle of the job"
-        )
 
     # ── leases, cancels, company ──────────────────────────────────────────────────────────────────
 
@@ -344,84 +275,31 @@ class Keeper:
             for _, settlement in settle_dead(conn, lease, outcomes, self._backoff):
                 log.debug("took a job back from behind a long one: %s", settlement)
 
-    # ── sleepers ──────────────────────────────────────────────────────────────────────────────────
+    # ── wake-ups ──────────────────────────────────────────────────────────────────────────────────────
 
     def _hear(self, conn: connect.Connection) -> None:
-        """Take in what has been notified; the handler below acts on it."""
+        """Take in what has been notified."""
         if self._listens:
-            conn.pgconn.consume_input()
-            while (note := conn.pgconn.notifies()) is not None:
-                self._on_payload(note.extra.decode("utf-8", "replace"))
+            notices.take_in(conn, self._on_notice)
 
-    def _on_notify(self, note: psycopg.Notify) -> None:
-        self._on_payload(note.payload)
-
-    def _on_payload(self, payload: str) -> None:
+    def _on_notice(self, payload: str) -> None:
         kind, _, rest = payload.partition(":")
         if kind == "q" and rest in self.plan.queues:
-            self._wake(1)
+            self._sleepers.wake(1)
         elif kind == "c" and rest.isdigit():
             self._cancel(int(rest), time.monotonic())
 
-    def _sleepers(self) -> list[Page]:
-        return [page for page in self.ledger if page.phase == Phase.SLEEPING]
-
-    def _wake(self, count: int) -> None:
-        now = time.monotonic()
-        for page in self._sleepers():
-            if count <= 0:
-                return
-            if now - self._woken.get(page.index, 0.0) > 0.02:
-                self._woken[page.index] = now
-                _signal(page.pid, signal.SIGUSR1)
-                count -= 1
-
-    def _mind_sleepers(self, conn: connect.Connection, now: float, poked: bool) -> None:
-        """Be registered as a sleeper while workers sleep and none looks by itself; look once more after it."""
-        if not self._listens or self.plan.mode is not Mode.WORK:
-            return
-        sleeping = len(self._sleepers())
-        looking = any(
-            page.phase == Phase.LOOKING or (page.phase == Phase.RUNNING and now - page.claimed < TICK_S)
-            for page in self.ledger
-        )
-        if sleeping and not looking:
-            self._awake_since = 0.0
-            if not self._registered:
-                workers.sleep(conn, self._id, self.plan.queues)
-                self._registered = True
-                self._look(conn, now)
-        elif self._registered:
-            self._awake_since = self._awake_since or now
-            if now - self._awake_since > AWAKE_S:
-                workers.wake(conn, self._id)
-                self._registered, self._awake_since = False, 0.0
-        if poked and sleeping and looking and now - self._looked_at > STILL_S:
-            self._look(conn, now)  # somebody claims full batches while others sleep
-
     def _look(self, conn: connect.Connection, now: float) -> None:
-        """Wake as many sleepers as there is due work, and remember when the next job falls due."""
-        self._looked_at = now
-        due, next_s = claims.look(conn, self._lanes, max(1, len(self._sleepers())))
-        self._wake(due)
+        next_s = self._sleepers.look(conn, now)
         if next_s is not None and next_s < self.plan.settings.worker_sleep:
             self._next["poll"] = min(self._next["poll"], now + max(next_s, 0.0) + 0.001)
 
     def _poll(self, conn: connect.Connection, now: float) -> None:
-        self._next["poll"] = now + self.plan.settings.worker_sleep
-        if self._sleepers():
+        if self._sleepers.asleep():
             self._look(conn, now)
         held = self._held(now, 0.5)
         if held:
-            rows = conn.execute(
-                """
-                SELECT j.id
-                FROM queuety.jobs AS j
-                WHERE j.id = ANY (%s::bigint[]) AND j.cancel_requested
-                """,
-                [[job_id for _, job_id, _ in held]],
-            )
-            for (job_id,) in rows:
+            for job_id in claims.cancels(conn, [job_id for _, job_id, _ in held]):
                 self._cancel(job_id, now)
         self._unpark(conn)
 
@@ -432,12 +310,12 @@ class Keeper:
             self._known, self._handlers = ids, workers.handlers(conn, ids)
         keys = [f"handler:{name}" for name in self._handlers]
         now = time.monotonic()
-        if now >= self._next["overdue"]:
+        if now >= self._overdue_at:
             grace = self.plan.settings.unknown_handler_grace
-            self._next["overdue"] = now + min(max(grace / 10, 1.0), 60.0)
+            self._overdue_at = now + min(max(grace / 10, 1.0), 60.0)
             keys += claims.overdue(conn, grace)
         if keys and claims.unpark(conn, keys, UNPARK):
-            self._wake(1)
+            self._sleepers.wake(1)
 
     # ── duties ────────────────────────────────────────────────────────────────────────────────────
 
@@ -468,19 +346,9 @@ class Keeper:
             return
         last = max(self._settled_at, *(page.settled for page in pages))
         if all(page.ready and page.empty > last and not page.count for page in pages):
-            row = conn.execute(
-                """
-                SELECT count(*)
-                FROM (
-                    SELECT 1 FROM queuety.jobs AS j
-                    WHERE j.queue = ANY (%s::text[]) AND j.state = 'pending' AND j.parked_on IS NULL
-                    LIMIT %s
-                ) AS later
-                """,
-                [list(self.plan.queues), LATER_CAP],
-            ).fetchone()
+            later = claims.left(conn, self.plan.queues, LATER_CAP)
             self._ended = True
-            self._wire.send({"ended": True, "later": row[0] if row else 0})
+            self._wire.send({"ended": True, "later": later})
 
     # ── rhythm ────────────────────────────────────────────────────────────────────────────────────
 
@@ -492,7 +360,7 @@ class Keeper:
         until = min(self._next.values()) - now
         if (
             any(page.phase != Phase.SLEEPING for page in self.ledger)
-            or self._awake_since
+            or self._sleepers.settling
             or self._wire.closed
         ):
             until = min(until, 0.02 if self.plan.mode is not Mode.WORK else TICK_S)
@@ -505,9 +373,8 @@ class Keeper:
 
     def _farewell(self) -> None:
         if self._conn is not None:
-            with suppress(psycopg.Error):
-                if self._registered:
-                    workers.wake(self._conn, self._id)
+            with suppress(connect.Trouble):
+                self._sleepers.deregister(self._conn, self._id)
                 workers.unregister(self._conn, [self._id])
                 self._conn.close()
 

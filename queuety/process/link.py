@@ -10,10 +10,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from queuety.context import RunningJob
-from queuety.errors import DatabaseUnreachable, LeaseLost
+from queuety.errors import LeaseLost
 from queuety.model import Complete, Outcome, Priority, Returned
 from queuety.store import claims, connect, events
 from queuety.store.claims import Batch, Claimed
@@ -58,7 +56,7 @@ class RunLink:
         try:
             if not events.write(worker.connection(), job.id, job.lease, kind, text):
                 log.warning("job %d: the lease is lost, its %s is dropped", job.id, kind)
-        except (psycopg.Error, DatabaseUnreachable) as error:
+        except connect.TROUBLE as error:
             log.warning(
                 "job %d: its %s cannot be written: %s", job.id, kind, connect.unreachable(error).message
             )
@@ -92,8 +90,5 @@ class RunLink:
                 "job %d had completed in its transaction; what came after it is ignored: %s", job_id, outcome
             )
         elif outcome.result is not None:
-            with suppress(psycopg.Error, DatabaseUnreachable):
-                self._worker.connection().execute(
-                    "UPDATE queuety.finished_jobs SET result = %s::json WHERE id = %s",
-                    [outcome.result, job_id],
-                )
+            with suppress(*connect.TROUBLE):
+                claims.keep_result(self._worker.connection(), job_id, outcome.result)

@@ -11,9 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import psycopg
-
-from queuety.errors import DatabaseUnreachable, JobCancelled, TimeLimitExceeded
+from queuety.errors import JobCancelled, TimeLimitExceeded
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
 from queuety.process.alarm import Alarm
@@ -124,7 +122,7 @@ class Worker:
         self.page.phase = Phase.LEAVING
         self.runner.close()
         if self._conn is not None:
-            with suppress(psycopg.Error):
+            with suppress(connect.Trouble):
                 if self.lone:
                     workers.unregister(self._conn, [self.page.worker])
                 self._conn.close()
@@ -191,7 +189,7 @@ class Worker:
             try:
                 settled, jobs = claims.turn(self.connection(), batch, want)
                 break
-            except (psycopg.Error, DatabaseUnreachable) as error:
+            except connect.TROUBLE as error:
                 failures += 1
                 if connect.again(error) and failures < 20:
                     time.sleep(random.random() * 0.01 * failures)
@@ -199,17 +197,13 @@ class Worker:
                     self._reconnect(error)
                     if batch is None and self.leaving:
                         return []  # nothing in hand: leaving does not wait for the database
-                elif (
-                    isinstance(error, psycopg.DataError | psycopg.errors.UntranslatableCharacter)
-                    and batch
-                    and failures < 3
-                ):
+                elif connect.unstorable(error) and batch and failures < 3:
                     log.error(
                         "details cannot be stored, the bare outcomes are: %s", connect.redact(str(error))
                     )
                     batch.strip()
                 else:
-                    raise connect.translate(error) if isinstance(error, psycopg.Error) else error from error
+                    raise connect.translate(error) if isinstance(error, connect.Trouble) else error from error
         if batch is not None:
             page.settled = time.monotonic()
             page.count = 0
@@ -240,12 +234,12 @@ class Worker:
         pause = 0.1
         while True:
             if self._conn is not None:
-                with suppress(psycopg.Error):
+                with suppress(connect.Trouble):
                     self._conn.close()
             self._conn = None
             try:
                 self.connection()
-            except (psycopg.Error, DatabaseUnreachable):
+            except connect.TROUBLE:
                 if self._holding is None and self._must_leave():
                     return
                 self._sleep(pause * (0.5 + random.random()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, assert_never
 
@@ -270,6 +271,22 @@ def unpark(conn: Connection, keys: list[str], size: int) -> int:
 def overdue(conn: Connection, grace_s: float) -> list[str]:
     """Keys of jobs that have waited for an unknown handler for longer than `grace_s` seconds."""
     return [row[0] for row in _run(conn, "overdue", grace=grace_s).fetchall()]
+
+
+def cancels(conn: Connection, ids: list[int]) -> list[int]:
+    """Those of the running jobs `ids` that somebody has asked to cancel."""
+    return [row[0] for row in _run(conn, "cancels", ids=array(ids)).fetchall()]
+
+
+def left(conn: Connection, queues: Sequence[str], cap: int) -> int:
+    """Count the pending jobs that are left in these queues, up to `cap`."""
+    row = _run(conn, "left", queues=list(queues), size=cap).fetchone()
+    return int(row[0]) if row else 0
+
+
+def keep_result(conn: Connection, job_id: int, result: str) -> None:
+    """Add a result (JSON text) to a job that its own transaction has completed."""
+    _run(conn, "keep_result", id=job_id, result=result)
 
 
 def _claim(conn: Connection, want: Want) -> Any:

@@ -13,6 +13,10 @@ from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch, U
 
 Connection = psycopg.Connection[TupleRow]
 
+# What a statement can raise when the database is in trouble, or we are.
+Trouble = psycopg.Error
+TROUBLE = (psycopg.Error, DatabaseUnreachable)
+
 # A silent peer is given up after about ten seconds, so that rule "back within 30 s" can hold.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -99,7 +103,7 @@ def translate(error: psycopg.Error) -> Exception:
             f"the database role lacks a right: {error.diag.message_primary}",
             "grant USAGE on schema queuety and SELECT, INSERT, UPDATE, DELETE on its tables",
         )
-    if lost(error):
+    if lost(error) and not again(error) and not isinstance(error, errors.QueryCanceled):
         return unreachable(error)
     return error
 
@@ -114,6 +118,11 @@ def lost(error: BaseException) -> bool:
         | errors.ReadOnlySqlTransaction
         | errors.IdleInTransactionSessionTimeout,
     )
+
+
+def unstorable(error: BaseException) -> bool:
+    """True if a value was refused, not the statement: a result or an error text that cannot be stored."""
+    return isinstance(error, psycopg.DataError | errors.UntranslatableCharacter)
 
 
 def again(error: BaseException) -> bool:

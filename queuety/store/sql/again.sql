@@ -17,6 +17,7 @@ freed AS (
         attempts = j.attempts - CASE WHEN (SELECT v.counted FROM verdict AS v WHERE v.id = j.id) THEN 0 ELSE 1 END,
         error = coalesce((SELECT v.error FROM verdict AS v WHERE v.id = j.id), j.error),
         worker = NULL,
+        claimed_at = NULL,
         lease_until = NULL,
         parked_at = NULL
     WHERE j.id = ANY (%(ids)s::bigint[])

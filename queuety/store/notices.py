@@ -1,0 +1,26 @@
+"""NOTIFY as a hint: listen, and take in what has been heard. Polling alone is correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from queuety.store.connect import Connection
+
+
+def listen(conn: Connection, heard: Callable[[str], None]) -> bool:
+    """Listen on the queue's channel; False behind a transaction pooler, where that cannot work.
+
+    heard: called with the payload of what arrives while other statements run.
+    """
+    if conn.prepare_threshold is None:
+        return False
+    conn.execute("LISTEN queuety")
+    conn.add_notify_handler(lambda notice: heard(notice.payload))
+    return True
+
+
+def take_in(conn: Connection, heard: Callable[[str], None]) -> None:
+    """Take in what has arrived since, without waiting. Raises psycopg.OperationalError if the server has gone."""
+    conn.pgconn.consume_input()
+    while (notice := conn.pgconn.notifies()) is not None:
+        heard(notice.extra.decode("utf-8", "replace"))

@@ -1,0 +1,161 @@
+"""A real pool in a process of its own, and the file in which handlers note what they really did."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests import ROOT
+
+APP = "tests.apps.basic:app"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the handlers' own file."""
+
+    job: int
+    attempt: int
+    pid: int
+    what: str
+    at: float
+
+
+def read_ledger(path: Path) -> list[Entry]:
+    """What handlers have noted so far: `job attempt pid start|end time`, times of the monotonic clock."""
+    if not path.exists():
+        return []
+    entries = []
+    for line in path.read_text().splitlines():
+        job, attempt, pid, what, at = line.split()
+        entries.append(Entry(int(job), int(attempt), int(pid), what, float(at)))
+    return entries
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
+    """Wait for a condition; its last value is returned. Fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(0.02)
+
+
+class Daemon:
+    """`queuety …` as a child process, in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log_path = log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def children(self, word: str) -> list[psutil.Process]:
+        """Living children whose title names this kind of process: worker, keeper."""
+        found = []
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.pid).children():
+                with suppress(psutil.NoSuchProcess):
+                    if child.status() != psutil.STATUS_ZOMBIE and f"queuety: {word}" in " ".join(
+                        child.cmdline()
+                    ):
+                        found.append(child)
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        return self.children("worker")
+
+    def keeper(self) -> psutil.Process:
+        return until(lambda: self.children("keeper"), what="a keeper")[0]
+
+    def ready(self, count: int = 1) -> list[psutil.Process]:
+        """Wait for so many workers that can claim."""
+
+        def able() -> list[psutil.Process]:
+            return [one for one in self.workers() if "starts" not in " ".join(one.cmdline())]
+
+        return until(lambda: len(able()) >= count and able(), 30, f"{count} workers\n{self.log()}")
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """To every process of the pool, as a terminal or a process manager does."""
+        for process in [*psutil.Process(self.pid).children(), psutil.Process(self.pid)]:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def wait(self, seconds: float = 20.0) -> int:
+        return self.process.wait(seconds)
+
+    def stop(self, seconds: float = 20.0) -> int:
+        self.signal(signal.SIGTERM)
+        return self.wait(seconds)
+
+    def kill(self) -> None:
+        """SIGKILL for the whole pool, as a dying host does."""
+        victims: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.pid)
+            victims = [parent, *parent.children(recursive=True)]
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        self.process.wait(10)
+        psutil.wait_procs(victims, 10)
+
+
+@contextmanager
+def daemon(
+    url: str,
+    *arguments: str,
+    app: str = APP,
+    ledger: Path | None = None,
+    log: Path,
+    command: str = "work",
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Iterator[Daemon]:
+    """Run `queuety work …` until the block ends; whatever is left of it then is killed."""
+    environment = {
+        **os.environ,
+        "QUEUETY_DATABASE_URL": url,
+        "QUEUETY_APP": app,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        **({"QUEUETY_TEST_LEDGER": str(ledger)} if ledger else {}),
+        **(env or {}),
+    }
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "queuety.cli.main", command, *arguments],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+    running = Daemon(process, log)
+    try:
+        yield running
+    finally:
+        if process.poll() is None:
+            running.kill()
