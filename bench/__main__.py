@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         peers=NAMES if given.peers else tuple(given.peer),
         peer_python=given.peer_python,
     )
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that all is cleaned up
     code = 0
     try:
         with Bench.open(options, given.dir) as bench:
@@ -92,10 +94,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    number = int(text.replace("_", ""))
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.replace("_", "").isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+    return int(text)
 
 
 if __name__ == "__main__":
