@@ -101,7 +101,9 @@ class Queuety:
         """Write a job for each (handler's name, payload), all or nothing, streamed with COPY."""
         nothing = JobOptions()
 
-        def stream() -> Iterable[NewJob]:
+        templates: dict[str, NewJob] = {}
+
+        def stream() -> Iterable[tuple[NewJob, str]]:
             for place, item in enumerate(jobs):
                 try:
                     name, payload = item
@@ -112,7 +114,10 @@ class Queuety:
                     text = self._payload(own, payload)
                 except UsageError as error:
                     raise type(error)(f"item {place}: {error.message}", error.hint) from None
-                yield new_job(self, name.strip(), text, nothing, own.options if own else None)
+                if name not in templates:
+                    own_options = own.options if own else None
+                    templates[name] = new_job(self, name.strip(), "{}", nothing, own_options)
+                yield templates[name], text
 
         return self.write_many(stream(), connection)
 
@@ -139,8 +144,8 @@ class Queuety:
         with self.connection() as conn:
             return JobHandle(self, enqueue.one(conn, job))
 
-    def write_many(self, jobs: Iterable[NewJob], connection: Any = None) -> JobHandles:
-        """Write checked jobs; the road that all bulk calls take."""
+    def write_many(self, jobs: Iterable[tuple[NewJob, str]], connection: Any = None) -> JobHandles:
+        """Write checked jobs, as pairs of template and payload; the road that all bulk calls take."""
         from queuety.store import enqueue
 
         if connection is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -176,10 +175,7 @@ class Call(Generic[P, R]):
         limit = handler.app.settings.payload_limit
         blank = self._new("{}")
         encode = handler.codec.encode
-        jobs = (
-            dataclasses.replace(blank, payload=_placed(encode, payload, limit, place))
-            for place, payload in enumerate(payloads)
-        )
+        jobs = ((blank, _placed(encode, payload, limit, place)) for place, payload in enumerate(payloads))
         return handler.app.write_many(jobs, self._options.connection)
 
     def _new(self, payload: str) -> NewJob:

@@ -92,6 +92,11 @@ class NewJob:
     on_duplicate: str = "return"
     backoff: str | None = None
 
+    @property
+    def plain(self) -> bool:
+        """True if it is due at once and has neither tags nor a back-off of its own."""
+        return not (self.delay_s or self.at or self.tags or self.backoff)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -151,7 +151,8 @@ def _opened(name: str) -> IO[bytes]:
 def _many(handler: str | None, name: str, given: dict[str, Any], json_: bool) -> int:
     progress = Progress()
     with _opened(name) as file, current().caller(handlers=True) as app:
-        ids = app.write_many(_told(_jobs(app, handler, file, name, given), progress)).ids
+        jobs = _told(_jobs(app, handler, file, name, given), progress)
+        ids = app.write_many((job, job.payload) for job in jobs).ids
     progress.clear()
     if json_:
         print_json({"count": len(ids), "first_id": min(ids, default=None), "last_id": max(ids, default=None)})

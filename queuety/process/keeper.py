@@ -200,6 +200,7 @@ class Keeper:
             if page.worker:
                 workers.unregister(conn, [page.worker])
             self._settled_at = time.monotonic()
+            self._next["poll"] = 0.0  # look at once: what it held is somebody else's now
             self._dead.pop(0)
             if self._wire.closed:
                 page.clear()

@@ -6,6 +6,7 @@ import itertools
 import re
 from array import array as numbers
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,12 +26,25 @@ _TAKEN = "SELECT j.id FROM queuety.jobs AS j WHERE j.unique_key = %(unique_key)s
 
 
 def one(conn: Any, job: NewJob) -> int:
-    """Write a job and return its id, within whatever transaction `conn` is in.
+    """Write a job with its own payload and return its id, within whatever transaction `conn` is in.
 
     conn: psycopg connection, or SQLAlchemy Session or Connection.
     If job.unique_key is taken by a job that has not ended, its id is returned, or DuplicateJob raised, as
     job.on_duplicate says.
     """
+    if job.plain and job.unique_key is None:
+        row = _fetch(
+            conn,
+            statement("insert_plain"),
+            {
+                "handler": job.handler,
+                "payload": job.payload,
+                "queue": job.queue,
+                "priority": int(job.priority),
+                "max_attempts": job.max_attempts,
+            },
+        )
+        return int(row[0])
     values = {
         "handler": job.handler,
         "payload": job.payload,
@@ -60,14 +74,15 @@ def one(conn: Any, job: NewJob) -> int:
     raise DuplicateJob(f"the unique key {job.unique_key!r} is taken and freed all the time", existing=0)
 
 
-def many(conn: Any, jobs: Iterable[NewJob]) -> numbers[int]:
+def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
     """Write jobs with COPY and return their ids in order; all or nothing.
 
+    jobs: pairs of what the job is like and its payload; one template serves any number of payloads.
     conn: as for `one`; a psycopg connection in autocommit mode gets a transaction of its own.
     """
     raw = driver(conn)
     if raw is None:
-        return numbers("q", (one(conn, job) for job in jobs))
+        return numbers("q", (one(conn, replace(job, payload=payload)) for job, payload in jobs))
     ids = numbers("q")
     queues: set[str] = set()
     with raw.transaction():
@@ -75,7 +90,7 @@ def many(conn: Any, jobs: Iterable[NewJob]) -> numbers[int]:
         stream = iter(jobs)
         while chunk := list(itertools.islice(stream, CHUNK)):
             ids.extend(_copy(raw, chunk, now))
-            queues.update(job.queue for job in chunk)
+            queues.update({job.queue for job, _ in chunk})
         if queues:
             raw.execute(
                 """
@@ -99,8 +114,8 @@ def driver(conn: Any) -> Connection | None:
     return below if isinstance(below, psycopg.Connection) else None
 
 
-def _copy(conn: Connection, jobs: list[NewJob], now: datetime) -> list[int]:
-    if any(job.unique_key is not None for job in jobs):
+def _copy(conn: Connection, jobs: list[tuple[NewJob, str]], now: datetime) -> list[int]:
+    if any(job.unique_key is not None for job, _ in jobs):
         raise UsageError("a bulk enqueue takes no unique_key", "enqueue such jobs one by one")
     ids = [
         row[0]
@@ -109,7 +124,7 @@ def _copy(conn: Connection, jobs: list[NewJob], now: datetime) -> list[int]:
             [len(jobs)],
         )
     ]
-    plain = not any(job.delay_s or job.at or job.tags or job.backoff for job in jobs)
+    plain = all(job.plain for job, _ in jobs)
     columns = _COLUMNS if plain else f"{_COLUMNS}, {_MORE_COLUMNS}"
     rows = _plain_lines(ids, jobs) if plain else _lines(ids, jobs, now)
     with conn.cursor().copy(f"COPY queuety.jobs ({columns}) FROM STDIN") as copy:
@@ -117,18 +132,28 @@ def _copy(conn: Connection, jobs: list[NewJob], now: datetime) -> list[int]:
     return ids
 
 
-def _plain_lines(ids: list[int], jobs: list[NewJob]) -> Iterator[str]:
-    for job_id, job in zip(ids, jobs, strict=True):
-        payload = job.payload.replace("\\", "\\\\") if "\\" in job.payload else job.payload
-        yield f"{job_id}\t{job.handler}\t{payload}\t{job.queue}\t{job.priority:d}\t{job.max_attempts}\n"
+def _plain_lines(ids: list[int], jobs: list[tuple[NewJob, str]]) -> Iterator[str]:
+    template: NewJob | None = None
+    before = after = ""
+    for job_id, (job, payload) in zip(ids, jobs, strict=True):
+        if job is not template:
+            template = job
+            before = f"\t{job.handler}\t"
+            after = f"\t{job.queue}\t{job.priority:d}\t{job.max_attempts}\n"
+        yield f"{job_id}{before}{_escaped(payload)}{after}"
 
 
-def _lines(ids: list[int], jobs: list[NewJob], now: datetime) -> Iterator[str]:
-    for line, job in zip(_plain_lines(ids, jobs), jobs, strict=True):
+def _lines(ids: list[int], jobs: list[tuple[NewJob, str]], now: datetime) -> Iterator[str]:
+    for line, (job, _) in zip(_plain_lines(ids, jobs), jobs, strict=True):
         at = job.at or now + timedelta(seconds=job.delay_s or 0.0)
         tags = "{" + ",".join(f'"{tag}"' for tag in job.tags) + "}" if job.tags else "\\N"
-        backoff = job.backoff.replace("\\", "\\\\") if job.backoff else "\\N"
+        backoff = _escaped(job.backoff) if job.backoff else "\\N"
         yield f"{line[:-1]}\t{at.isoformat()}\t{tags}\t{backoff}\n"
+
+
+def _escaped(text: str) -> str:
+    """JSON text for COPY: it has no raw tabs or line ends, only backslashes."""
+    return text.replace("\\", "\\\\") if "\\" in text else text
 
 
 def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
