@@ -39,6 +39,7 @@ COMMANDS = {
     "bury": ("act", "bury"),
     "delete": ("act", "delete"),
     "purge": ("act", "purge"),
+    "demo": ("demo", "demo"),
     "db": ("database", "db"),
     "config": ("config", "config"),
     "completion": ("config", "completion"),

@@ -1,0 +1,54 @@
+"""The sample application: a small shop. Each handler shows one thing."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from queuety import Context, Permanent, Queuety
+
+app = Queuety()
+
+CRITICAL, DEFAULT, LOW = "demo-critical", "demo-default", "demo-low"
+
+
+def say(ctx: Context, text: str) -> None:
+    job = ctx.job
+    again = f", attempt {job.attempt} of {job.max_attempts}" if job.attempt > 1 else ""
+    print(f"  {job.queue:<14} {job.handler:<10} job {job.id}{again}: {text}")
+
+
+@app.job(queue=CRITICAL, priority="high", timeout=10)
+def charge(ctx: Context, order: int, cents: int) -> str:
+    """A job that matters; one card in twenty does not exist, and no further attempt can help that."""
+    time.sleep(0.05)
+    if random.random() < 0.05:
+        say(ctx, f"order {order}: no such card")
+        raise Permanent(f"order {order}: no such card")
+    say(ctx, f"order {order} paid, {cents / 100:.2f}")
+    return f"receipt {order}"
+
+
+@app.job(queue=DEFAULT, max_attempts=5, backoff=[1, 2, 4])
+def send_mail(ctx: Context, to: str, subject: str) -> None:
+    """A flaky one: the mail server hangs up now and then, and the next attempt succeeds."""
+    time.sleep(random.uniform(0.1, 0.4))
+    if random.random() < 0.2:
+        say(ctx, f"mail to {to}: the server hung up")
+        raise ConnectionError("the mail server hung up")
+    say(ctx, f"mail to {to}: {subject}")
+
+
+@app.job(queue=LOW)
+def report(ctx: Context, rows: int) -> dict[str, int]:
+    """A long one, which tells how far it is; `queuety events ID --follow` shows it."""
+    for step in range(1, 6):
+        time.sleep(0.3)
+        ctx.progress(step, 5, f"{rows * step // 5} rows")
+    say(ctx, f"report over {rows} rows is ready")
+    return {"rows": rows}
+
+
+@app.job(queue=DEFAULT)
+def thumbnail(picture: int) -> None:
+    """A quick one, enqueued in bulk; it makes no noise."""
