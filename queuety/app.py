@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
@@ -19,6 +19,7 @@ from queuety.payload import dumps
 from queuety.settings import Settings
 
 if TYPE_CHECKING:
+    from queuety.context import Context
     from queuety.features.recover import Recovered
     from queuety.lone import LoneWorker
     from queuety.store.connect import Connection
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What `@app.job(…)` returns: for type checkers, a leading Context is no argument of the job."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
 
 
 class Queuety:
@@ -56,9 +66,11 @@ class Queuety:
         return self._handlers
 
     @overload
+    def job(self, target: Callable[Concatenate[Context, P], R], /) -> Handler[P, R]: ...
+    @overload
     def job(self, target: Callable[P, R], /) -> Handler[P, R]: ...
     @overload
-    def job(self, /, **settings: Any) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+    def job(self, /, **settings: Any) -> Decorator: ...
     def job(self, target: Any = None, /, **settings: Any) -> Any:
         """Register a function, or a class with `run`, as the handler of jobs.
 

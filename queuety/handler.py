@@ -89,7 +89,7 @@ class Handler(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", name)
         self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
         result: R = self.function(*args, **kwargs)
         return result
 

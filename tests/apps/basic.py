@@ -129,7 +129,7 @@ def follow_up(ctx: Context, depth: int) -> None:
     """Enqueue the next one until depth is 0."""
     with noted(ctx):
         if depth:
-            follow_up.enqueue(depth=depth - 1)  # type: ignore[call-arg]
+            follow_up.enqueue(depth=depth - 1)
 
 
 @app.job(queue="other", priority="high", max_attempts=7)
