@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from queuety.cli.main import COMMANDS
+from queuety.cli.main import COMMANDS, main
 from queuety.cli.output import JOB_KEYS
 from tests import ROOT
 
@@ -211,6 +215,39 @@ def test_a_wrong_option_of_a_command_names_its_help():
     assert "queuety jobs --help" in one_line(queuety("jobs", "--nonsense", url=AWAY))
 
 
+def test_a_global_option_behind_the_command_is_told_its_place():
+    said = one_line(queuety("work", "--app=shop:app", url=AWAY))
+
+    assert "queuety --app=… work" in said
+
+
+def test_where_nothing_can_be_forked_work_says_so(monkeypatch, capsys):
+    monkeypatch.delattr(os, "fork")
+
+    assert main(["work"]) == 2
+    assert "only the caller's side works" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_is_one_line_unless_debugging(monkeypatch, capsys, tmp_path):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a surprise with password=hunter2")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("queuety.app.Queuety.stats", broken)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setenv("QUEUETY_DATABASE_URL", AWAY)
+
+    assert main(["status"]) == 1
+    quiet = capsys.readouterr().err
+    assert main(["--log-level=debug", "status"]) == 1
+    loud = capsys.readouterr().err
+
+    assert quiet.count("\n") == 1
+    assert "unexpected RuntimeError: a surprise" in quiet
+    assert "Traceback" in loud
+    assert "hunter2" not in quiet + loud
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -371,6 +408,48 @@ def test_any_legal_password_works(login, run, conn):
         done = queuety(*words, url=url)
         assert done.returncode == 0, done.stderr
         assert "(x)s" not in done.stdout + done.stderr
+
+
+def test_without_any_url_all_commands_share_the_embedded_database():
+    folder = tempfile.mkdtemp(prefix="queuety-cli-")  # one that the server's account may enter
+    try:
+        places = {"QUEUETY_DATA_DIR": folder}
+        written = queuety("enqueue", "ok", url=None, **places)
+        flushed = queuety("--app", APP, "flush", url=None, **places)
+        asked = queuety(
+            "db", "psql", "--", "-Atc", "SELECT count(*) FROM queuety.finished_jobs", url=None, **places
+        )
+        status = queuety("db", "status", "--json", url=None, **places)
+
+        assert written.returncode == 0, written.stderr
+        assert flushed.stdout == "1 job: 1 completed\n", flushed.stderr
+        assert asked.stdout == "1\n", asked.stderr
+        assert json.loads(status.stdout)["running"] is False
+        assert queuety("db", "url", url=None, **places).stdout.startswith(
+            "postgresql://queuety@/queuety?host="
+        )
+        assert queuety("db", "stop", url=None, **places).returncode == 0
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_password_on_the_command_line_leaves_the_process_list(login, conn):
+    url = login("cli_listed", "hunter2")
+    conn.execute("GRANT USAGE ON SCHEMA queuety TO cli_listed")
+    conn.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA queuety TO cli_listed")
+    conn.execute("GRANT USAGE ON ALL SEQUENCES IN SCHEMA queuety TO cli_listed")
+    pool = subprocess.Popen(
+        [QUEUETY, "--app", APP, "--database-url", url, "work"], env=environment(None), cwd="/"
+    )
+    try:
+        wait_until(lambda: children(pool.pid) >= 2)
+        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in [pool.pid, *child_ids(pool.pid)]]
+    finally:
+        pool.terminate()
+
+    assert pool.wait(20) == 0
+    assert all(line.startswith("queuety: ") for line in lines)
+    assert "hunter2" not in "".join(lines)
 
 
 def test_the_sql_is_written_without_a_database():
@@ -639,6 +718,47 @@ def test_what_a_terminal_would_obey_is_escaped(run, enqueued):
     assert "\x9b" not in run("jobs").stdout
 
 
+def on_a_terminal(url: str, *arguments: str, answer: str = "") -> tuple[int, str]:
+    """Run a command on a pseudo-terminal; returns its exit code and all that it showed."""
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [QUEUETY, *arguments],
+        env=environment(url, COLUMNS="80", TERM="xterm"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        os.write(ours, answer.encode())
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while piece := os.read(ours, 4096):
+                shown += piece
+        os.close(ours)
+    return process.returncode, re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown.decode())
+
+
+def test_a_terminal_gets_a_table_whose_words_are_whole(run, database):
+    run("enqueue", "echo", "--payload", json.dumps({"value": "x" * 200}))
+
+    code, shown = on_a_terminal(database, "jobs")
+
+    assert code == 0
+    assert re.search(r"echo +pending +normal +0/3 +\d{4}-\d\d-\d\d", shown)
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", 1), ("y\n", 0)])
+def test_a_terminal_is_asked_before_many_jobs_are_deleted(run, enqueued, database, answer, left):
+    run("bury", str(enqueued("ok")))
+
+    code, shown = on_a_terminal(database, "purge", answer=answer)
+
+    assert code == 0
+    assert "Delete 1 job?" in shown
+    assert json.loads(run("status", "--json").stdout)["buried"] == left
+
+
 # ── act ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -790,6 +910,22 @@ def test_events_can_be_followed_to_the_end(run, database):
     assert types == ["enqueued", "started", "completed"]
 
 
+def test_a_follower_that_is_interrupted_ends_quietly(enqueued, database):
+    follower = subprocess.Popen(
+        [QUEUETY, "events", str(enqueued("ok")), "--follow"],
+        env=environment(database),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert follower.stdout is not None
+    follower.stdout.readline()
+
+    follower.send_signal(signal.SIGINT)
+
+    _, said = follower.communicate(timeout=10)
+    assert (follower.returncode, said) == (130, b"")
+
+
 def test_the_supervisor_holds_no_database_code(database):
     pool = subprocess.Popen([QUEUETY, "--app", APP, "work"], env=environment(database), cwd="/")
     try:
@@ -810,8 +946,12 @@ def wait_until(true: Callable[[], object], limit_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def child_ids(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def children(pid: int) -> int:
-    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return len(child_ids(pid))
 
 
 def test_a_pool_that_is_stopped_while_it_checks_leaves_nothing_behind(tmp_path, database):

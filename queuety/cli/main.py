@@ -136,7 +136,10 @@ def _refused(error: click.ClickException) -> int:
     """A mistake that click found."""
     said = " ".join(error.format_message().split()).rstrip(".")
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "queuety"
-    talk(f"queuety: {said} — see `{path} --help`")
+    hint = f"see `{path} --help`"
+    if isinstance(error, click.NoSuchOption) and any(error.option_name in one.opts for one in cli.params):
+        hint = f"it stands before the command: queuety {error.option_name}=… {path.partition(' ')[2]}"
+    talk(f"queuety: {said} — {hint}")
     return 2
 
 

@@ -150,16 +150,16 @@ def _cell(value: Any) -> str:
 
 
 def _print_rich(headers: Sequence[str], cells: list[list[str]], right: Sequence[str]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
-        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+        last = header == headers[-1]  # it gives way first on a narrow terminal
+        table.add_column(header, justify="right" if header in right else "left", no_wrap=not last)
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     Console(highlight=False).print(table)
 
 
