@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from array import array as numbers
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from queuety.errors import DuplicateJob, UsageError
 from queuety.model import NewJob
@@ -22,6 +24,7 @@ CHUNK = 10_000  # jobs per COPY; memory stays bounded whatever the caller stream
 _COLUMNS = "id, handler, payload, queue, priority, max_attempts"
 _MORE_COLUMNS = "available_at, tags, backoff"
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+_CAST = re.compile(r"::(?=[a-z])")
 _TAKEN = "SELECT j.id FROM queuety.jobs AS j WHERE j.unique_key = %(unique_key)s"
 
 
@@ -105,9 +108,17 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
 
 
 def driver(conn: Any) -> Connection | None:
-    """The psycopg connection under `conn`; None if another driver, or an asynchronous one, is under it."""
+    """The psycopg connection under `conn`; None if another driver, or an asynchronous one, is under it.
+
+    Raises UsageError for what has to be awaited.
+    """
     if isinstance(conn, psycopg.Connection):
         return conn
+    if inspect.iscoroutinefunction(getattr(conn, "execute", None)):
+        raise UsageError(
+            f"connection: {type(conn).__name__} has to be awaited, which enqueue does not",
+            "use await session.run_sync(lambda sync: handler.using(connection=sync).enqueue(…))",
+        )
     if callable(getattr(conn, "connection", None)):  # a Session
         conn = conn.connection()
     below = getattr(getattr(conn, "connection", None), "driver_connection", None)
@@ -119,7 +130,7 @@ def _copy(conn: Connection, jobs: list[tuple[NewJob, str]], now: datetime) -> li
         raise UsageError("a bulk enqueue takes no unique_key", "enqueue such jobs one by one")
     ids = [
         row[0]
-        for row in conn.execute(
+        for row in conn.cursor(row_factory=tuple_row).execute(
             "SELECT nextval(pg_get_serial_sequence('queuety.jobs', 'id')) FROM generate_series(1, %s)",
             [len(jobs)],
         )
@@ -161,16 +172,20 @@ def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
     raw = driver(conn)
     if raw is not None:
         own = raw is conn and raw.autocommit and raw.prepare_threshold is not None
-        return raw.execute(text, values, prepare=True if own else None).fetchone()
+        cursor = raw.cursor(row_factory=tuple_row)  # the caller's connection may make other rows
+        return cursor.execute(text, values, prepare=True if own else None).fetchone()
+    from sqlalchemy import DateTime, bindparam
     from sqlalchemy import text as clause
 
     wanted = dict.fromkeys(_PLACEHOLDER.findall(text))
-    return conn.execute(
-        clause(_PLACEHOLDER.sub(r":\1", text)), {name: values[name] for name in wanted}
-    ).fetchone()
+    # SQLAlchemy takes :name, and a colon that is no placeholder only behind a backslash.
+    ours = clause(_PLACEHOLDER.sub(r":\1", _CAST.sub(r"\:\:", text)))
+    if "due" in wanted:
+        ours = ours.bindparams(bindparam("due", type_=DateTime(timezone=True)))
+    return conn.execute(ours, {name: values[name] for name in wanted}).fetchone()
 
 
 def _one(conn: Connection, text: str) -> Any:
-    row = conn.execute(text).fetchone()
+    row = conn.cursor(row_factory=tuple_row).execute(text).fetchone()
     assert row is not None
     return row[0]
