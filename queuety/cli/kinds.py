@@ -110,7 +110,7 @@ def setting_options(*keys: str) -> Callable[[F], F]:
             command = click.option(
                 setting.option,
                 setting.key,
-                metavar=setting.kind.upper(),
+                metavar={"seconds": "DURATION", "whole": "N"}.get(setting.kind, setting.kind.upper()),
                 help=setting.help + default,
             )(command)
         return command
