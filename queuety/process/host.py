@@ -58,11 +58,10 @@ def kill_group(pid: int) -> None:
 
 
 def alive(pid: int) -> bool:
-    """True if a process with this id exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    """True if a process with this id runs; one that has ended and waits for its new parent does not."""
+    with suppress(psutil.AccessDenied):
+        try:
+            return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
     return True

@@ -102,7 +102,11 @@ class Keeper:
 
     def _orphaned(self, now: float) -> bool:
         """Look after workers whose supervisor is gone until they are; False once none is left."""
-        self._orphan_until = self._orphan_until or now + self.plan.settings.worker_stop_timeout
+        if not self._orphan_until:
+            self._orphan_until = now + self.plan.settings.worker_stop_timeout
+            for page in self.ledger:  # sleepers too: by themselves they would notice at their next look only
+                page.told = 1
+                _signal(page.pid, signal.SIGTERM)
         left = self._orphan_until
         waiting = False
         for page in self.ledger:

@@ -71,9 +71,21 @@ class Counter(enum.IntEnum):
 
 
 # Words of the header. Times are seconds of the monotonic clock, which all processes of a host share.
-_PHASE, _PID, _WORKER, _LEASE, _COUNT, _CURRENT, _RUN, _REVOKED, _CANCEL, _CLAIMING, _COOPERATES, _CUT = (
-    range(12)
-)
+(
+    _PHASE,
+    _PID,
+    _WORKER,
+    _LEASE,
+    _COUNT,
+    _CURRENT,
+    _RUN,
+    _REVOKED,
+    _CANCEL,
+    _CLAIMING,
+    _COOPERATES,
+    _CUT,
+    _TOLD,
+) = range(13)
 _BEGAN, _DEADLINE, _CLAIMED, _LOOKED, _SETTLED, _EMPTY, _BORN, _READY, _CANCEL_AT = range(16, 25)
 _COUNTERS = 32
 
@@ -115,6 +127,7 @@ class Page:
     claiming = _word(_CLAIMING)  # 1 while an answer to a claim may be on its way
     cooperates = _word(_COOPERATES)  # 1 if the running handler has asked should_stop()
     cut = _word(_CUT)
+    told = _word(_TOLD)  # 1 once the worker is asked to leave: a handler may have made it deaf to the signal
     began = _time(_BEGAN)
     deadline = _time(_DEADLINE)  # 0: none
     claimed = _time(_CLAIMED)

@@ -192,6 +192,7 @@ class Supervisor:
 
     def _dismiss(self, one: Child) -> None:
         one.told = True
+        one.page.told = 1
         with contextlib.suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGTERM)
 
@@ -218,7 +219,6 @@ class Supervisor:
         self._wire = Wire(ours)
 
         def body() -> int:
-            ours.close()
             return child.keeper(self.plan, self._ledger, Wire(theirs), self._poke_read)
 
         self._keeper = self._fork(body)
@@ -241,6 +241,7 @@ class Supervisor:
     def _be_child(self, body: Callable[[], int], parent: int) -> NoReturn:
         code = 1
         try:
+            self._close_wire()  # our end, inherited: held open here, its end would never reach the keeper
             self._waker.close()
             for number in self._waker.signals:
                 signal.signal(number, signal.SIG_DFL)

@@ -133,7 +133,9 @@ class Worker:
         if self.leaving:
             return self.leaving
         plan, settings = self.plan, self.settings
-        if not self.lone and os.getppid() != self._parent:
+        if self.page.told:
+            self.leaving = "asked to stop"
+        elif not self.lone and os.getppid() != self._parent:
             self.leaving = "the supervisor is gone"
         elif plan.mode is Mode.ONCE and self._done:
             self.leaving = "one job done"
