@@ -76,7 +76,7 @@ class RunLink:
                 yield conn
                 batch = Batch(job.lease)
                 batch.add(job.id, Complete(), page.began - page.claimed, time.monotonic() - page.claimed)
-                if not sum(cursor.rowcount for cursor in claims.settle(conn, batch)):
+                if not claims.settle(conn, batch):
                     raise LeaseLost(f"job {job.id} has been given to somebody else", "nothing was committed")
             self.settled = True
         finally:

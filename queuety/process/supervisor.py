@@ -32,6 +32,7 @@ EARLY_DEATHS = 10  # in a row, before any worker became ready: give up
 EARLY_S = 1.0  # a worker that dies idle within so long of being ready died early too
 BOOT_CODES = (2, 3, 4, 70)  # a worker that ends so before it is ready says why it can never be
 CUT_CODE, GIVE_UP_CODE, INTERRUPT_CODE = 75, 70, 130
+OURS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1)
 
 
 @dataclass(slots=True)
@@ -244,7 +245,8 @@ class Supervisor:
             self._close_wire()  # our end, inherited: held open here, its end would never reach the keeper
             self._waker.close()
             for number in self._waker.signals:
-                signal.signal(number, signal.SIG_DFL)
+                # Whoever signals all of a pool at once must not end or freeze a child by what is meant for us.
+                signal.signal(number, signal.SIG_IGN if number in OURS else signal.SIG_DFL)
             random.seed()
             if os.getppid() != parent:
                 os._exit(0)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, assert_never
 
 from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo, GiveBack, Priority, Settlement
 from queuety.store.connect import Connection
-from queuety.store.statements import array, statement
+from queuety.store.pipeline import Step, transaction
+from queuety.store.statements import array, statement, texts
 
 FRONT = float("-inf")
 
@@ -54,7 +55,7 @@ class Lanes:
     def __init__(self, queues: tuple[str, ...]) -> None:
         self.queues = queues
         pairs = [(queue, int(level)) for queue in queues for level in Priority]
-        self.queue_of = [queue for queue, _ in pairs]
+        self.names = texts([queue for queue, _ in pairs])
         self.priorities = array([level for _, level in pairs])
         self._place = {pair: index for index, pair in enumerate(pairs)}
         self._at = [FRONT] * len(pairs)
@@ -149,85 +150,76 @@ def turn(conn: Connection, batch: Batch | None, want: Want | None) -> tuple[int,
     Returns how many jobs of the batch were really settled (fewer: their leases were lost) and the
     claimed jobs in the order in which they are to run.
     """
-    with conn.pipeline(), conn.transaction():
-        conn.execute(statement("pin"), prepare=_prepare(conn))
-        settling = settle(conn, batch) if batch else []
-        claiming = _claim(conn, want) if want else None
-    settled = sum(cursor.rowcount for cursor in settling)
-    if claiming is None or want is None:
+    settling = _settlements(batch) if batch else []
+    claiming = [_claim(want)] if want else []
+    answers = transaction(conn, [Step("pin", {}), *settling, *claiming])
+    settled = sum(answer.affected for answer in answers[1 : 1 + len(settling)])
+    if want is None:
         return settled, []
-    jobs = [Claimed._make(row) for row in claiming.fetchall()]
-    return settled, want.lanes.order(jobs)
+    return settled, want.lanes.order([Claimed._make(row) for row in answers[-1].rows])
 
 
-def settle(conn: Connection, batch: Batch) -> list[Any]:
-    """Send the statements that settle `batch`, inside the caller's transaction; the cursors count the rows.
+def settle(conn: Connection, batch: Batch) -> int:
+    """Settle `batch` inside the caller's transaction; returns how many jobs were really settled."""
+    return sum(_run(conn, step.name, **step.values).rowcount for step in _settlements(batch))
 
-    Rows are settled in the order completed, again, buried, given back, parked, cancelled. The last one comes
-    last: it also takes what the others left behind because somebody asked to cancel it meanwhile.
+
+def _settlements(batch: Batch) -> list[Step]:
+    """The statements that settle a batch, in the order completed, again, buried, given back, parked, cancelled.
+
+    The last one comes last: it also takes what the others left behind because somebody asked to cancel it
+    meanwhile.
     """
-    sent = []
+    steps: list[Step] = []
+
+    def add(name: str, **values: str) -> None:
+        steps.append(Step(name, {"lease": str(batch.lease), **values}))
+
     if batch.completed:
         ids, began, ended, results, errors = zip(*batch.completed, strict=True)
-        sent.append(
-            _run(
-                conn,
-                "complete",
-                lease=batch.lease,
-                ids=array(list(ids)),
-                began=array(list(began)),
-                ended=array(list(ended)),
-                results=_texts(results),
-                errors=_texts(errors),
-            )
+        add(
+            "complete",
+            ids=array(ids),
+            began=array(began),
+            ended=array(ended),
+            results=texts(results),
+            errors=texts(errors),
         )
     if batch.again:
-        sent.append(
-            _run(
-                conn,
-                "again",
-                lease=batch.lease,
-                ids=array([job_id for job_id, _ in batch.again]),
-                delays=array([again.delay_s for _, again in batch.again]),
-                counted=[again.counted for _, again in batch.again],
-                errors=_texts([_error(again.error) for _, again in batch.again]),
-                causes=[again.cause for _, again in batch.again],
-            )
+        add(
+            "again",
+            ids=array([job_id for job_id, _ in batch.again]),
+            delays=array([again.delay_s for _, again in batch.again]),
+            counted=array(["t" if again.counted else "f" for _, again in batch.again]),
+            errors=texts([_error(again.error) for _, again in batch.again]),
+            causes=texts([again.cause for _, again in batch.again]),
         )
     if batch.buried:
-        sent.append(
-            _run(
-                conn,
-                "bury",
-                lease=batch.lease,
-                ids=array([row[0] for row in batch.buried]),
-                errors=_texts([_error(row[1]) for row in batch.buried]),
-                began=array([row[2] for row in batch.buried]),
-                ended=array([row[3] for row in batch.buried]),
-            )
+        add(
+            "bury",
+            ids=array([row[0] for row in batch.buried]),
+            errors=texts([_error(row[1]) for row in batch.buried]),
+            began=array([row[2] for row in batch.buried]),
+            ended=array([row[3] for row in batch.buried]),
         )
     if batch.given_back:
-        sent.append(_run(conn, "give_back", lease=batch.lease, ids=array(batch.given_back)))
+        add("give_back", ids=array(batch.given_back))
     if batch.parked:
-        sent.append(
-            _run(
-                conn,
-                "park",
-                lease=batch.lease,
-                ids=array([job_id for job_id, _ in batch.parked]),
-                keys=[key for _, key in batch.parked],
-            )
+        add(
+            "park",
+            ids=array([job_id for job_id, _ in batch.parked]),
+            keys=texts([key for _, key in batch.parked]),
         )
     # Statement after statement: what `again` and `give_back` refused for a cancel request, this one takes.
-    asked = (
-        batch.cancelled
-        + [row[0] for row in batch.again]
-        + batch.given_back
-        + [row[0] for row in batch.parked]
-    )
+    asked = [
+        *batch.cancelled,
+        *(job_id for job_id, _ in batch.again),
+        *batch.given_back,
+        *(job_id for job_id, _ in batch.parked),
+    ]
     if asked:
-        sent.append(_run(conn, "cancel_run", lease=batch.lease, ids=array(asked)))
-    return sent
+        add("cancel_run", ids=array(asked))
+    return steps
 
 
 def held(conn: Connection, lease: int, ids: list[int]) -> list[Facts]:
@@ -259,7 +251,7 @@ def strays(conn: Connection, worker: str, leases: list[int]) -> list[int]:
 
 def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:
     """Count what is due in the lanes (up to `size`) and say in how many seconds the next job falls due."""
-    row = _run(conn, "look", queues=lanes.queue_of, priorities=lanes.priorities, size=size).fetchone()
+    row = _run(conn, "look", queues=lanes.names, priorities=lanes.priorities, size=size).fetchone()
     return (row[0], row[1]) if row else (0, None)
 
 
@@ -289,32 +281,24 @@ def keep_result(conn: Connection, job_id: int, result: str) -> None:
     _run(conn, "keep_result", id=job_id, result=result)
 
 
-def _claim(conn: Connection, want: Want) -> Any:
+def _claim(want: Want) -> Step:
     after_at, after_id = want.lanes.cursor()
-    return _run(
-        conn,
+    return Step(
         "claim",
-        queues=want.lanes.queue_of,
-        priorities=want.lanes.priorities,
-        after_at=after_at,
-        after_id=after_id,
-        size=want.size,
-        worker=want.worker,
-        stale=want.stale_s,
+        {
+            "queues": want.lanes.names,
+            "priorities": want.lanes.priorities,
+            "after_at": after_at,
+            "after_id": after_id,
+            "size": str(want.size),
+            "worker": want.worker,
+            "stale": str(want.stale_s),
+        },
     )
 
 
 def _run(conn: Connection, name: str, **values: Any) -> Any:
-    return conn.execute(statement(name), values, prepare=_prepare(conn))
-
-
-def _prepare(conn: Connection) -> bool:
-    return conn.prepare_threshold is not None  # None: a pooler stands between, see connect
-
-
-def _texts(texts: Any) -> Any:
-    """A json[] parameter; the usual case, all empty, is formatted here: psycopg takes long over lists."""
-    return list(texts) if any(texts) else "{" + ",".join(["NULL"] * len(texts)) + "}"
+    return conn.execute(statement(name), values, prepare=conn.prepare_threshold is not None)
 
 
 def _error(error: ErrorInfo | None) -> str | None:

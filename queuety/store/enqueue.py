@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import re
 from array import array as numbers
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from queuety.store.connect import Connection
 from queuety.store.statements import statement
 
 CHUNK = 10_000  # jobs per COPY; memory stays bounded whatever the caller streams
+SMALL_CHUNK = 500  # jobs per JSON text, which must stay below a gigabyte
 
 _COLUMNS = "id, handler, payload, queue, priority, max_attempts"
 _MORE_COLUMNS = "available_at, tags, backoff"
@@ -85,7 +86,7 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
     """
     raw = driver(conn)
     if raw is None:
-        return numbers("q", (one(conn, replace(job, payload=payload)) for job, payload in jobs))
+        return _many_by_json(conn, jobs)
     ids = numbers("q")
     queues: set[str] = set()
     with raw.transaction():
@@ -107,6 +108,41 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
     return ids
 
 
+def _many_by_json(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
+    """The same through a driver that has no COPY, or must be awaited for it."""
+    ids = numbers("q")
+    stream = iter(jobs)
+    with (
+        conn.begin_nested()
+    ):  # a bad job must take the others with it, also if the caller goes on and commits
+        while chunk := list(itertools.islice(stream, SMALL_CHUNK)):
+            _refuse_unique_keys(chunk)
+            rows = _run(conn, statement("insert_many"), {"jobs": _as_json(chunk)}).fetchall()
+            ids.extend(sorted(row[0] for row in rows))
+    return ids
+
+
+def _as_json(jobs: list[tuple[NewJob, str]]) -> str:
+    return json.dumps(
+        [
+            {
+                "place": place,
+                "handler": job.handler,
+                "payload": payload,
+                "queue": job.queue,
+                "priority": int(job.priority),
+                "max_attempts": job.max_attempts,
+                "delay": job.delay_s,
+                "due": job.at.isoformat() if job.at else None,
+                "tags": list(job.tags) or None,
+                "backoff": job.backoff,
+            }
+            for place, (job, payload) in enumerate(jobs)
+        ],
+        ensure_ascii=False,
+    )
+
+
 def driver(conn: Any) -> Connection | None:
     """The psycopg connection under `conn`; None if another driver, or an asynchronous one, is under it.
 
@@ -126,8 +162,7 @@ def driver(conn: Any) -> Connection | None:
 
 
 def _copy(conn: Connection, jobs: list[tuple[NewJob, str]], now: datetime) -> list[int]:
-    if any(job.unique_key is not None for job, _ in jobs):
-        raise UsageError("a bulk enqueue takes no unique_key", "enqueue such jobs one by one")
+    _refuse_unique_keys(jobs)
     ids = [
         row[0]
         for row in conn.cursor(row_factory=tuple_row).execute(
@@ -141,6 +176,11 @@ def _copy(conn: Connection, jobs: list[tuple[NewJob, str]], now: datetime) -> li
     with conn.cursor().copy(f"COPY queuety.jobs ({columns}) FROM STDIN") as copy:
         copy.write("".join(rows))
     return ids
+
+
+def _refuse_unique_keys(jobs: list[tuple[NewJob, str]]) -> None:
+    if any(job.unique_key is not None for job, _ in jobs):
+        raise UsageError("a bulk enqueue takes no unique_key", "enqueue such jobs one by one")
 
 
 def _plain_lines(ids: list[int], jobs: list[tuple[NewJob, str]]) -> Iterator[str]:
@@ -169,11 +209,15 @@ def _escaped(text: str) -> str:
 
 def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
     """Run a statement of ours on any kind of connection and return its first row or None."""
+    return _run(conn, text, values).fetchone()
+
+
+def _run(conn: Any, text: str, values: dict[str, Any]) -> Any:
     raw = driver(conn)
     if raw is not None:
         own = raw is conn and raw.autocommit and raw.prepare_threshold is not None
         cursor = raw.cursor(row_factory=tuple_row)  # the caller's connection may make other rows
-        return cursor.execute(text, values, prepare=True if own else None).fetchone()
+        return cursor.execute(text, values, prepare=True if own else None)
     from sqlalchemy import DateTime, bindparam
     from sqlalchemy import text as clause
 
@@ -182,7 +226,7 @@ def _fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:
     ours = clause(_PLACEHOLDER.sub(r":\1", _CAST.sub(r"\:\:", text)))
     if "due" in wanted:
         ours = ours.bindparams(bindparam("due", type_=DateTime(timezone=True)))
-    return conn.execute(ours, {name: values[name] for name in wanted}).fetchone()
+    return conn.execute(ours, {name: values[name] for name in wanted})
 
 
 def _one(conn: Connection, text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import LiteralString
@@ -20,10 +21,23 @@ def statement(name: str) -> LiteralString:
     return _COMMENT.sub("", text).strip()
 
 
-def array(numbers: list[int] | list[float]) -> str:
-    """A PostgreSQL array literal of numbers.
+def array(items: Iterable[int] | Iterable[float] | Iterable[str]) -> str:
+    """A PostgreSQL array literal of numbers, or of words without special signs.
 
     As text, so that the statement's parameter types are the same whatever the values: psycopg would pick
     smallint[], integer[] or bigint[] by the largest one and prepare the statement anew for each.
     """
-    return "{" + ",".join(map(str, numbers)) + "}"
+    return "{" + ",".join(map(str, items)) + "}"
+
+
+def texts(items: Sequence[str | None]) -> str:
+    """A PostgreSQL array literal of any texts; None becomes NULL."""
+    if not any(items):
+        return "{" + ",".join(["NULL" if item is None else '""' for item in items]) + "}"
+    return "{" + ",".join(map(_quoted, items)) + "}"
+
+
+def _quoted(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

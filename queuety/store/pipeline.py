@@ -1,0 +1,152 @@
+"""Several prepared statements in one message to the server and one answer: what the hot path is made of.
+
+psycopg's own pipeline sends each statement by itself and waits at the ends of a transaction. On a machine that has
+to be woken for each answer that is most of a claim's time, so this speaks to libpq directly.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import Transformer
+
+from queuety.store.connect import Connection
+from queuety.store.statements import statement
+
+_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+_OURS = {"begin": "BEGIN ISOLATION LEVEL READ COMMITTED", "commit": "COMMIT"}
+
+# Names of the statements that each connection has prepared.
+_PREPARED: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+
+Values = Mapping[str, str | None]
+
+
+class Step(NamedTuple):
+    """One statement by its file's name, with its parameters as PostgreSQL writes them in text."""
+
+    name: str
+    values: Values
+
+
+class Answer(NamedTuple):
+    """What one statement gave. affected: rows."""
+
+    affected: int
+    rows: list[tuple[Any, ...]]
+
+
+def transaction(conn: Connection, steps: Sequence[Step]) -> list[Answer]:
+    """Run the steps as one transaction in one round trip; returns the answer of each.
+
+    Raises what psycopg would raise; nothing has been done then, unless the connection was lost at the commit.
+    """
+    pgconn = conn.pgconn
+    if pgconn.status != pq.ConnStatus.OK:
+        raise psycopg.OperationalError("the connection is closed")
+    wanted = [Step("begin", {}), *steps, Step("commit", {})]
+    pgconn.enter_pipeline_mode()
+    try:
+        sent = [_send(conn, step) for step in wanted]
+        pgconn.pipeline_sync()
+        answers = _receive(conn, sent)
+    finally:
+        if pgconn.status == pq.ConnStatus.OK:
+            pgconn.exit_pipeline_mode()
+            if pgconn.transaction_status != pq.TransactionStatus.IDLE:
+                pgconn.exec_(b"ROLLBACK")
+    return answers[1:-1]
+
+
+def _send(conn: Connection, step: Step) -> int:
+    """Queue a step; returns how many results it will bring."""
+    text, names = _compiled(step.name)
+    values = [None if (value := step.values[name]) is None else value.encode() for name in names]
+    pgconn = conn.pgconn
+    if conn.prepare_threshold is None:  # a pooler stands between
+        pgconn.send_query_params(text, values)
+        return 1
+    prepared = _PREPARED.setdefault(conn, set())
+    label = b"queuety_" + step.name.encode()
+    results = 1
+    if step.name not in prepared:
+        pgconn.send_prepare(label, text)
+        prepared.add(step.name)
+        results = 2
+    pgconn.send_query_prepared(label, values)
+    return results
+
+
+def _receive(conn: Connection, sent: list[int]) -> list[Answer]:
+    """Collect the answers up to the sync; the first error is raised after that."""
+    answers: list[Answer] = []
+    failure: psycopg.Error | None = None
+    encoding = conn.info.encoding
+    for results in sent:
+        for _ in range(results):
+            result = _next(conn)
+            if result is None:
+                break
+            if result.status == pq.ExecStatus.FATAL_ERROR and failure is None:
+                failure = psycopg.errors.error_from_result(result, encoding=encoding)
+            _next(conn)  # the end of this statement's results
+        answers.append(_answer(conn, result) if failure is None and result is not None else Answer(0, []))
+    _next(conn)  # the sync itself
+    if failure is not None:
+        _PREPARED[conn] = _still_prepared(conn)
+        raise failure
+    return answers
+
+
+def _answer(conn: Connection, result: pq.abc.PGresult) -> Answer:
+    rows: list[tuple[Any, ...]] = []
+    if result.status == pq.ExecStatus.TUPLES_OK and result.ntuples:
+        transformer = Transformer(conn)
+        transformer.set_pgresult(result)
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+    return Answer(result.command_tuples or 0, rows)
+
+
+def _next(conn: Connection) -> pq.abc.PGresult | None:
+    """Wait for the next result. Here signal handlers run, which they could not while libpq itself waited."""
+    pgconn = conn.pgconn
+    while True:
+        unsent = pgconn.flush()
+        if not pgconn.is_busy():
+            return pgconn.get_result()
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+        poll.poll(1000)
+        pgconn.consume_input()
+
+
+def _still_prepared(conn: Connection) -> set[str]:
+    """After an error nobody knows which statements got prepared: ask."""
+    try:
+        rows = conn.execute(
+            "SELECT name FROM pg_prepared_statements WHERE name LIKE 'queuety\\_%%'", prepare=False
+        ).fetchall()
+    except psycopg.Error:
+        return set()
+    return {str(row[0]).removeprefix("queuety_") for row in rows}
+
+
+@cache
+def _compiled(name: str) -> tuple[bytes, tuple[str, ...]]:
+    """The statement's text with $1, $2 … and the parameters' names in that order."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    text = _PLACEHOLDER.sub(number, _OURS.get(name) or statement(name))
+    return text.encode(), tuple(names)

@@ -1,0 +1,27 @@
+-- Write jobs from JSON, for a caller whose driver has no COPY, and wake the pools that sleep on their queues.
+-- jobs json: an array of objects, in order.  Returns the ids; in ascending order they are those of the array.
+-- Index: sleepers_pkey.
+WITH job AS (
+    INSERT INTO queuety.jobs (handler, payload, queue, priority, max_attempts, available_at, tags, backoff)
+    SELECT
+        j.handler, j.payload::json, j.queue, j.priority, j.max_attempts,
+        coalesce(j.due, statement_timestamp() + make_interval(secs => coalesce(j.delay, 0))),
+        j.tags, j.backoff::json
+    FROM json_to_recordset(%(jobs)s::json) AS j (
+        place int, handler text, payload text, queue text, priority smallint, max_attempts int, delay float8,
+        due timestamptz, tags text[], backoff text
+    )
+    ORDER BY j.place
+    RETURNING id, queue
+)
+SELECT
+    job.id,
+    (
+        SELECT count(pg_notify('queuety', 'q:' || woken.queue))
+        FROM (
+            SELECT DISTINCT s.queue
+            FROM queuety.sleepers AS s
+            WHERE s.queue = ANY (ARRAY(SELECT all_jobs.queue FROM job AS all_jobs))
+        ) AS woken
+    )
+FROM job
