@@ -3,6 +3,7 @@
     server      URL of one embedded server for the session, fsync off
     template    a migrated database in it, never connected to again
     database    URL of a fresh migrated database, dropped afterwards
+    shared      as database, but one for all tests of a module
     empty       URL of a fresh database without our schema, dropped afterwards
     conn        an autocommit connection to `database`
     login       a function (role, password) -> URL of `database` for a new role that logs in by password
@@ -67,6 +68,12 @@ def template(server: str) -> str:
 
 @pytest.fixture
 def database(server: str, template: str) -> Iterator[str]:
+    with _database(server, template) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared(server: str, template: str) -> Iterator[str]:
     with _database(server, template) as url:
         yield url
 
