@@ -18,6 +18,7 @@ from queuety.model import (
     ErrorInfo,
     GiveBack,
     Outcome,
+    Raised,
     Returned,
     Settlement,
     TimedOut,
@@ -59,6 +60,8 @@ class Holding:
             if worker.leaving or now - started > COMPANY_S or page.revoked == page.lease:
                 self._give_back(slot)
                 break
+            if page.marks[slot] != Mark.HELD:
+                break  # the alarm has given it back already
             handler = worker.registry.get(job.handler)
             if handler is None or page.cancel == job.id:
                 self._pass_over(slot, job, cancelled=handler is not None)
@@ -124,7 +127,8 @@ class Holding:
         if handler.codec.context_parameter is not None:
             link = RunLink(worker, job)
             context = Context(link.job, link)
-        kept = handler.options.result_limit or worker.settings.result_limit
+        kept = handler.options.result_limit
+        kept = worker.settings.result_limit if kept is None else kept
         outcome = worker.runner.run(handler, job, context, kept)
         ended = time.monotonic()
         worker.learn(job.handler, ended - now)
@@ -146,6 +150,8 @@ class Holding:
     def _conclude(self, slot: int, job: Claimed, handler: Handler[..., Any], outcome: Outcome) -> None:
         """Book an outcome that is not a plain success."""
         worker, page = self._worker, self.page
+        if isinstance(outcome, Raised) and outcome.retryable and 0 < page.deadline < time.monotonic():
+            outcome = TimedOut(outcome.error)  # it has wrapped the time limit into an error of its own
         if isinstance(outcome, TimedOut) and not worker.lone:
             self._die_of_time_limit(slot, outcome)
         own = handler.options.backoff or worker.backoff

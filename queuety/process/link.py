@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from queuety.context import RunningJob
 from queuety.errors import LeaseLost
 from queuety.model import Complete, Outcome, Priority, Returned
+from queuety.process.ledger import Mark
 from queuety.store import claims, connect, events
 from queuety.store.claims import Batch, Claimed
 from queuety.store.connect import Connection
@@ -79,6 +80,9 @@ class RunLink:
                 if not claims.settle(conn, batch):
                     raise LeaseLost(f"job {job.id} has been given to somebody else", "nothing was committed")
             self.settled = True
+            page.marks[page.current] = (
+                Mark.SETTLED
+            )  # or the keeper would take the row's absence for a lost lease
         finally:
             conn.close()
 

@@ -35,6 +35,9 @@ HOT_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # polls after work, b
 OWN_LOOK_S = 10  # a sleeper looks by itself after so many poll intervals, should the keeper be gone
 MEMORY_CHECK_S = 0.2
 POKE_S = 0.02
+AGAIN_S = (
+    1.0  # a handler is interrupted again after so long, should it swallow that; until then it may tidy up
+)
 
 
 class Worker:
@@ -63,6 +66,7 @@ class Worker:
         self._memory_checked = 0.0
         self._poked = 0.0
         self._size_asked = 1
+        self._cancelled = (0, 0.0)  # the run that was interrupted for its cancellation, and when
         self.alarm = Alarm()
         self._holding: Holding | None = None  # what the last claim brought, until it is settled
         self.in_store = False
@@ -274,8 +278,11 @@ class Worker:
         self.leaving = self.leaving or "asked to stop"
 
     def _on_cancel(self, *_: object) -> None:
-        page = self.page
-        if self.runner.inside and page.current >= 0 and page.cancel == page.ids[page.current]:
+        page, now = self.page, time.monotonic()
+        if not self.runner.inside or page.current < 0 or page.cancel != page.ids[page.current]:
+            return
+        if page.run != self._cancelled[0] or now - self._cancelled[1] >= AGAIN_S:
+            self._cancelled = page.run, now
             self.runner.interrupt(JobCancelled("the job was cancelled"))
 
     def _on_alarm(self, *_: object) -> None:
@@ -286,7 +293,7 @@ class Worker:
         if self.in_store:
             self.alarm.at(time.monotonic() + 0.02)
         elif page.deadline and time.monotonic() >= page.deadline - 0.001:
-            self.alarm.at(time.monotonic() + 1.0)  # and again, should the handler swallow it
+            self.alarm.at(time.monotonic() + AGAIN_S)
             limit = page.deadline - page.began
             self.runner.interrupt(TimeLimitExceeded(f"the run was over its time limit of {limit:g} s"))
         else:
