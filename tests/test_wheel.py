@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,3 +81,20 @@ with connect.connect(sys.argv[1]) as conn:
 """
 
     assert run(installed, code, empty, cwd=tmp_path) == "1"
+
+
+def test_the_installed_commands_migrate_enqueue_and_work(installed: Path, tmp_path: Path, empty: str) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from queuety import Queuety\napp = Queuety()\n\n@app.job\ndef add(a: int, b: int) -> int:\n    return a + b\n"
+    )
+    command = "import sys; from queuety.cli.main import main; sys.argv[0] = 'queuety'; main()"
+
+    def queuety(*arguments: str) -> str:
+        return run(installed, command, "--app", "shop:app", "--database-url", empty, *arguments, cwd=tmp_path)
+
+    queuety("db", "migrate")
+    number = queuety("enqueue", "add", "--payload", '{"a": 1, "b": 2}')
+    queuety("work", "--once")
+
+    found = json.loads(queuety("job", number, "--json"))
+    assert (found["state"], found["result"]) == ("completed", 3)
