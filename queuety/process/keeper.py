@@ -155,6 +155,7 @@ class Keeper:
                 if not self._id:
                     name, queues = self.plan.name, self.plan.queues
                     self._id = workers.register(conn, "keeper", name, queues, None, os.getppid())
+                connect.pin(conn)
                 self._listens = notices.listen(conn, self._on_notice)
             except BaseException:
                 conn.close()

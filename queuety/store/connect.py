@@ -81,6 +81,26 @@ def _greet(conn: Connection) -> bool:
     return row is None or row[0] != conn.info.backend_pid
 
 
+def pin(conn: Connection) -> None:
+    """Pin the plans of all that this session does, as pin.sql does for one transaction.
+
+    Not behind a pooler, whose sessions belong to everybody; there each statement is planned anew anyway.
+    """
+    if conn.prepare_threshold is not None:
+        conn.execute(
+            """
+            SELECT
+                set_config('enable_seqscan', 'off', false),
+                set_config('enable_bitmapscan', 'off', false),
+                set_config('enable_nestloop', 'off', false),
+                set_config('enable_mergejoin', 'off', false),
+                set_config('enable_sort', 'off', false),
+                set_config('plan_cache_mode', 'force_generic_plan', false),
+                set_config('jit', 'off', false)
+            """
+        )
+
+
 def unreachable(error: BaseException) -> DatabaseUnreachable:
     """The error that a caller sees when `error` kept us from the database."""
     lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
