@@ -69,7 +69,8 @@ class Runner:
         if not self.inside:
             return
         if self._coroutine is not None:
-            self._coroutine.cancel(error)  # an exception in a callback would be swallowed by the loop
+            # An exception in a callback would be swallowed by the loop. It sleeps on after a signal unless woken.
+            self._coroutine.get_loop().call_soon_threadsafe(self._coroutine.cancel, error)
             return
         raise error
 

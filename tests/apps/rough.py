@@ -106,13 +106,13 @@ def eat_memory(ctx: Context) -> None:
 # ── does not heed its time limit ──────────────────────────────────────────────────────────────────
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over(ctx: Context) -> None:
     note(ctx, "start")
     forever()
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over_and_swallow(ctx: Context) -> None:
     note(ctx, "start")
     while True:
@@ -122,7 +122,7 @@ def over_and_swallow(ctx: Context) -> None:
             continue
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over_and_swallow_all(ctx: Context) -> None:
     note(ctx, "start")
     while True:
@@ -132,20 +132,20 @@ def over_and_swallow_all(ctx: Context) -> None:
             continue
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over_and_deaf(ctx: Context) -> None:
     note(ctx, "start")
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     forever()
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over_in_c(ctx: Context) -> None:
     note(ctx, "start")
     hold_interpreter(60)
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over_and_wrap(ctx: Context) -> None:
     """Turn the time limit into an error of its own, as a library may."""
     note(ctx, "start")
@@ -155,7 +155,7 @@ def over_and_wrap(ctx: Context) -> None:
         raise RuntimeError("the library gave up") from error
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 def over_in_thread(ctx: Context) -> None:
     """Leave a thread and a child process behind that go on."""
     note(ctx, "start")
@@ -165,7 +165,7 @@ def over_in_thread(ctx: Context) -> None:
     forever()
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 async def over_async(ctx: Context) -> None:
     note(ctx, "start")
     try:
@@ -174,7 +174,7 @@ async def over_async(ctx: Context) -> None:
         note(ctx, "end")  # the handler may tidy up
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 async def over_async_and_swallow(ctx: Context) -> None:
     note(ctx, "start")
     while True:
@@ -182,7 +182,7 @@ async def over_async_and_swallow(ctx: Context) -> None:
             await asyncio.sleep(60)
 
 
-@app.job(timeout=1, backoff=[0], max_attempts=1)
+@app.job(timeout=1)
 async def over_async_blocking(ctx: Context) -> None:
     note(ctx, "start")
     forever()
