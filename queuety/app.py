@@ -153,7 +153,7 @@ class Queuety:
 
         if connection is not None:
             return JobHandle(self, enqueue.one(connection, job))
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return JobHandle(self, enqueue.one(conn, job))
 
     def write_many(self, jobs: Iterable[tuple[NewJob, str]], connection: Any = None) -> JobHandles:
@@ -162,7 +162,7 @@ class Queuety:
 
         if connection is not None:
             return JobHandles(self, enqueue.many(connection, jobs))
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return JobHandles(self, enqueue.many(conn, jobs))
 
     # ── look ──────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +171,7 @@ class Queuety:
         """The job with this id, in any state. Raises JobNotFound."""
         from queuety.store import search
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return search.find(conn, job_id)
 
     def jobs(
@@ -187,7 +187,7 @@ class Queuety:
         """Jobs of all states, newest first. after: the last id of the page before."""
         from queuety.store import search
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return search.jobs(
                 conn, state=state, queue=queue, handler=handler, tag=tag, limit=limit, after=after
             )
@@ -196,7 +196,7 @@ class Queuety:
         """A job's journal, events with an id above `after`. Raises JobNotFound."""
         from queuety.store import events, search
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             found = events.read(conn, job_id, after)
             if not found:
                 search.find(conn, job_id)
@@ -206,7 +206,7 @@ class Queuety:
         """How many jobs each queue holds in which state, and how long the oldest has waited."""
         from queuety.store import stats
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return stats.stats(conn)
 
     # ── act ───────────────────────────────────────────────────────────────────────────────────────
@@ -219,14 +219,14 @@ class Queuety:
         """
         from queuety.store import verbs
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return verbs.cancel(conn, job_id)
 
     def retry(self, job_id: int) -> JobHandle:
         """Send a buried or cancelled job back to pending with a fresh budget of attempts; its history stays."""
         from queuety.store import verbs
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             verbs.retry(conn, job_id)
         return JobHandle(self, job_id)
 
@@ -234,14 +234,14 @@ class Queuety:
         """Bury a pending job. Raises WrongState for any other."""
         from queuety.store import verbs
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             verbs.bury(conn, job_id, reason)
 
     def delete(self, job_id: int) -> None:
         """Delete a job that is not running, with its journal. Raises WrongState for a running one."""
         from queuety.store import verbs
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             verbs.delete(conn, job_id)
 
     def retry_buried(
@@ -250,7 +250,7 @@ class Queuety:
         """Retry all buried jobs, or those of one handler or queue; returns how many."""
         from queuety.store import verbs
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return verbs.retry_buried(conn, handler=handler, queue=queue, dry_run=dry_run)
 
     def purge(
@@ -264,21 +264,21 @@ class Queuety:
         """Delete jobs that ended more than `older_than` seconds ago; state, queue: only those."""
         from queuety.store import verbs
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return verbs.purge(conn, older_than_s=older_than, state=state, queue=queue, dry_run=dry_run)
 
     def pause(self, queue: str, *, reason: str = "", until: datetime | None = None) -> None:
         """Pause a queue: once this returns, no claim takes from it. What runs goes on. until: an aware time."""
         from queuety.store import queues
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             queues.pause(conn, queue, reason=reason, until=until)
 
     def resume(self, queue: str) -> bool:
         """Let a paused queue go on; False if it was not paused."""
         from queuety.store import queues
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return queues.resume(conn, queue)
 
     def recover(self) -> Recovered:
@@ -286,7 +286,7 @@ class Queuety:
         from queuety.features.recover import recover
         from queuety.policy.retry import Backoff
 
-        with self.connection() as conn:
+        with self._borrow() as conn:
             return recover(conn, Backoff.parse(self.settings.retry_backoff))
 
     def worker(self, queues: str | Sequence[str] = "default") -> LoneWorker:
@@ -315,14 +315,20 @@ class Queuety:
         return str(self._embedded.url)
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """Borrow an autocommit psycopg connection of this process."""
+        """Open an autocommit psycopg connection for the length of a block.
+
+        Closed afterwards: locks, settings and roles must not reach whoever comes next, such as another job.
+        """
+        return self._borrow(close=True)
+
+    def _borrow(self, *, close: bool = False) -> AbstractContextManager[Connection]:
         if self._pool is None:
             from queuety.store.pool import Pool
 
             url = self.url
             with self._lock:
                 self._pool = self._pool or Pool(url)
-        return self._pool.connection()
+        return self._pool.connection(close=close)
 
     def migrate(self) -> list[str]:
         """Bring the database's schema to this version; returns the revisions applied."""

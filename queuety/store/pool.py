@@ -31,8 +31,11 @@ class Pool:
         self._room = threading.Semaphore(MOST)
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """Lend a connection. Errors of psycopg leave as errors of our own tree where one fits."""
+    def connection(self, *, close: bool = False) -> Iterator[Connection]:
+        """Lend a connection. Errors of psycopg leave as errors of our own tree where one fits.
+
+        close: close it afterwards, since what becomes of its session is not known here.
+        """
         if self._pid != os.getpid():
             self._reset()  # the parent's sockets are dropped unclosed: closing them would end its sessions
         if not self._room.acquire(timeout=WAIT_S):
@@ -47,7 +50,7 @@ class Pool:
             except psycopg.Error as error:
                 raise connect.translate(error) from error
             finally:
-                self._put_back(conn)
+                conn.close() if close else self._put_back(conn)
         finally:
             self._room.release()
 
