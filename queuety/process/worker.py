@@ -18,6 +18,7 @@ from queuety.process.alarm import Alarm
 from queuety.process.holding import Holding
 from queuety.process.host import own_memory
 from queuety.process.ledger import SLOTS, Page, Phase
+from queuety.process.output import Standard
 from queuety.process.plan import Mode, Plan
 from queuety.process.runner import Runner
 from queuety.process.titles import title
@@ -73,13 +74,14 @@ class Worker:
         self._conn: connect.Connection | None = None
         self._main_thread = threading.current_thread() is threading.main_thread()
         self._waker: Waker | None = None
+        self._standard = None if lone else Standard()
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Connect, register and become able to claim. Raises what kept it from that."""
         if not self.lone:
-            self._waker = Waker([signal.SIGUSR1])
+            self._waker = self._waker or Waker([signal.SIGUSR1])
         self._install()
         self._conn = connect.connect(self.plan.url, name=f"queuety worker {self.plan.name}")
         self.page.worker = worker_id = workers.register(
@@ -114,6 +116,8 @@ class Worker:
                     self._poke()  # there may be more than one worker's work: let the keeper wake others
                 holding = self._holding = Holding(self, jobs)
                 took = holding.run()
+                if self._standard is not None:
+                    self._standard.put_back()
                 self._done += holding.done
                 self._size = next_size(self._size, holding.done, took)
             if len(jobs) < self._size_asked and not from_front:
