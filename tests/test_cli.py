@@ -650,6 +650,28 @@ def test_many_lines_may_name_their_own_handlers_and_options(run, tmp_path):
     assert (second["handler"], second["queue"], second["tags"]) == ("add", "other", ["t"])
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[1]", "the line is a list"),
+        ("{}", "names no handler"),
+        ('{"handler": "a b"}', "handler name 'a b'"),
+        ('{"handler": "ok", "payload": []}', "not an object"),
+        ('{"handler": "ok", "que": "x"}', "unknown key 'que'"),
+        ('{"handler": "ok", "delay": -5}', "delay"),
+        ('{"handler": "ok", "at": "2030-01-01T00:00:00"}', "no offset"),
+        ('{"handler": "ok", "queue": 5}', "queue"),
+        ('{"handler": "ok", "priority": "most"}', "priority"),
+    ],
+)
+def test_a_bad_line_is_told_with_its_number(run, conn, line, said):
+    done = run("enqueue", "--many=-", code=2, stdin=f'{{"handler": "ok"}}\n{line}\n')
+
+    assert "standard input, line 2" in one_line(done)
+    assert said in done.stderr
+    assert conn.execute("SELECT count(*) FROM queuety.all_jobs").fetchone() == (0,)
+
+
 def test_a_list_goes_on_page_by_page(run):
     run("enqueue", "ok", "--many=-", stdin="{}\n" * 5)
 
