@@ -314,16 +314,23 @@ class Supervisor:
 
     def _cannot_start(self, one: Child, code: int) -> None:
         if self._roll:
-            log.error("a new worker cannot start, the old ones go on: %s", one.page.text)
-            self._roll.clear()
-            for other in self._workers.values():
-                other.replaced = False
+            self._stop_rolling(one.page.text)
             return
         log.error("a worker cannot start: %s", one.page.text)
         self._summary.code = code
         self._drain("a worker cannot start")
 
+    def _stop_rolling(self, why: str) -> None:
+        """Keep the old workers: their successors cannot work (SIGHUP with a broken new version)."""
+        log.error("a new worker cannot start, the old ones go on: %s", why)
+        self._roll.clear()
+        for one in self._workers.values():
+            one.replaced = False
+
     def _died_early(self, one: Child, status: int) -> None:
+        if self._roll:
+            self._stop_rolling(f"it ended at its start ({describe(status)})")
+            return
         self._early += 1
         pause = min(0.1 * 2**self._early, 30.0)
         self._fork_at = time.monotonic() + pause

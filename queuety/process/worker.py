@@ -285,6 +285,8 @@ class Worker:
         page, now = self.page, time.monotonic()
         if not self.runner.inside or page.current < 0 or page.cancel != page.ids[page.current]:
             return
+        if self.in_store:  # not into a statement of ours; the supervisor repeats it
+            return
         if page.run != self._cancelled[0] or now - self._cancelled[1] >= AGAIN_S:
             self._cancelled = page.run, now
             self.runner.interrupt(JobCancelled("the job was cancelled"))
