@@ -43,7 +43,7 @@ MB = 1024 * 1024
 DAY_S = 86_400.0
 
 # Read by other parts than this one, so not unknown.
-ELSEWHERE = ("QUEUETY_DATA_DIR", "QUEUETY_PG_BIN")
+ELSEWHERE = ("QUEUETY_DATA_DIR", "QUEUETY_PG_BIN", "QUEUETY_TEST_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def _checked(setting: Setting, value: object, origin: str) -> Any:
 def _unknown_variables(environ: Mapping[str, str]) -> Iterable[str]:
     names = [setting.name for setting in SETTINGS]
     for name in sorted(environ):
-        if name.startswith("QUEUETY_") and name not in names and name not in ELSEWHERE:
+        if name.startswith("QUEUETY_") and name not in names and not name.startswith(ELSEWHERE):
             yield f"environment variable {name} is not a setting of this version: {_suggestion(name, names)}"
 
 

@@ -23,7 +23,7 @@ from queuety.process.sleepers import Sleepers
 from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
-from queuety.store import claims, connect, notices, retention, workers
+from queuety.store import bounded, claims, connect, notices, retention, workers
 from queuety.store.claims import Facts
 
 log = logging.getLogger("queuety.keeper")
@@ -32,6 +32,7 @@ TICK_S = 0.1  # while a worker is awake
 STUCK_S = 0.3  # jobs held behind another for so long are taken back
 STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
 HOUR_S = 3600.0
+TEND_S = 600.0  # patience for the hourly duties
 UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
 
@@ -48,7 +49,7 @@ class Keeper:
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
         self._coroner = Coroner()
-        self._conn: connect.Connection | None = None
+        self._conn: bounded.Bounded | None = None
         self._id = 0
         self._retry_at = 0.0
         self._pause = 0.1
@@ -148,9 +149,11 @@ class Keeper:
                 return
             self._lose(error)
 
-    def _connection(self) -> connect.Connection:
+    def _connection(self) -> bounded.Bounded:
         if self._conn is None:
-            conn = connect.connect(self.plan.url, name=f"queuety keeper {self.plan.name}")
+            conn = connect.connect(
+                self.plan.url, name=f"queuety keeper {self.plan.name}", patience_s=bounded.PATIENCE_S
+            )
             try:
                 if not self._id:
                     name, queues = self.plan.name, self.plan.queues
@@ -336,22 +339,23 @@ class Keeper:
                 done.cancelled,
             )
 
-    def _tend(self, conn: connect.Connection) -> None:
+    def _tend(self, conn: bounded.Bounded) -> None:
         """Make partitions for the coming days, drop what is past its keeping, forget silent processes."""
         settings = self.plan.settings
-        retention.make_ahead(conn)
-        retention.prune(
-            conn, settings.retention_days, settings.buried_retention_days, settings.log_retention_days
-        )
-        workers.forget_silent(conn, max(10 * self._stale, 600.0))
+        with conn.patient(TEND_S):  # a day's rows may have to be moved
+            retention.make_ahead(conn)
+            retention.prune(
+                conn, settings.retention_days, settings.buried_retention_days, settings.log_retention_days
+            )
+            workers.forget_silent(conn, max(10 * self._stale, 600.0))
 
     def _end_of_flush(self, conn: connect.Connection) -> None:
         """Tell the supervisor once every worker has looked in vain after the last settlement."""
-        pages = list(self.ledger)
+        pages = [page for page in self.ledger if page.ready]  # one that still waits to start holds nothing
         if not pages or self._dead:
             return
         last = max(self._settled_at, *(page.settled for page in pages))
-        if all(page.ready and page.empty > last and not page.count for page in pages):
+        if all(page.empty > last and not page.count for page in pages):
             later = claims.left(conn, self.plan.queues, LATER_CAP)
             self._ended = True
             self._wire.send({"ended": True, "later": later})

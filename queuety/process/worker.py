@@ -23,7 +23,7 @@ from queuety.process.plan import Mode, Plan
 from queuety.process.runner import Runner
 from queuety.process.titles import title
 from queuety.process.wake import Waker
-from queuety.store import claims, connect, workers
+from queuety.store import bounded, claims, connect, workers
 from queuety.store.claims import Claimed, Lanes, Want
 
 if TYPE_CHECKING:
@@ -83,10 +83,14 @@ class Worker:
         if not self.lone:
             self._waker = self._waker or Waker([signal.SIGUSR1])
         self._install()
-        self._conn = connect.connect(self.plan.url, name=f"queuety worker {self.plan.name}")
-        self.page.worker = worker_id = workers.register(
-            self._conn, "worker", self.plan.name, self.plan.queues, sorted(self.registry), self._parent
-        )
+        self._conn = self._connected(self.plan.name)
+        try:
+            self.page.worker = worker_id = workers.register(
+                self._conn, "worker", self.plan.name, self.plan.queues, sorted(self.registry), self._parent
+            )
+        except connect.Trouble as error:
+            self._conn.close()
+            raise connect.translate(error) from error  # one that is read-only is away for now
         self.name = f"{self.plan.name}#{worker_id}"
         base = own_memory()
         self._memory_limit = self.settings.worker_max_memory
@@ -209,7 +213,7 @@ class Worker:
                         return []  # nothing in hand: leaving does not wait for the database
                 elif connect.unstorable(error) and batch and failures < 3:
                     log.error(
-                        "details cannot be stored, the bare outcomes are: %s", connect.redact(str(error))
+                        "details cannot be stored, the bare outcomes are: %s", connect.redact_text(str(error))
                     )
                     batch.strip()
                 else:
@@ -230,13 +234,16 @@ class Worker:
 
     def connection(self) -> connect.Connection:
         if self._conn is None or self._conn.closed:
-            self._conn = connect.connect(self.plan.url, name=f"queuety worker {self.name}")
+            self._conn = self._connected(self.name)
             lease = self._holding.batch.lease if self._holding else self.page.lease
             # An answer to a claim may have been lost with the old connection: give back what it brought.
             lost = claims.strays(self._conn, self.name, [lease])
             if lost:
                 log.warning("gave back %d jobs whose claim was never answered", len(lost))
         return self._conn
+
+    def _connected(self, name: str) -> connect.Connection:
+        return connect.connect(self.plan.url, name=f"queuety worker {name}", patience_s=bounded.PATIENCE_S)
 
     def _reconnect(self, error: BaseException) -> None:
         """Drop the connection and wait until another can be had."""

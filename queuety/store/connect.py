@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from typing import Any
 
 import psycopg
@@ -10,6 +10,8 @@ from psycopg import conninfo, errors
 from psycopg.rows import TupleRow
 
 from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch, UsageError
+from queuety.redaction import redact_text
+from queuety.store.bounded import Bounded
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -26,7 +28,6 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
     "client_encoding": "utf8",
 }
-_PASSWORD = re.compile(r"(://[^:/?#@\s]*:)[^@\s]*@|(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
 
 def parameters(url: str, **extra: Any) -> dict[str, Any]:
@@ -47,20 +48,25 @@ def parameters(url: str, **extra: Any) -> dict[str, Any]:
     return {**defaults, **extra, **given}
 
 
-def connect(url: str, *, name: str = "queuety", autocommit: bool = True) -> Connection:
+def connect(
+    url: str, *, name: str = "queuety", autocommit: bool = True, patience_s: float = math.inf
+) -> Bounded:
     """Open a connection, or raise DatabaseUnreachable with one line that says why.
 
     name: what pg_stat_activity shows as application_name, unless the URL names another.
+    patience_s: a statement that is not answered for so long raises psycopg.OperationalError.
     Transactions are READ COMMITTED whatever the role's default: the claim relies on it.
     Behind a transaction pooler no prepared statements are used (see `_greet`).
     """
     wanted = parameters(url, application_name=name[:63])
     try:
-        conn = psycopg.connect(autocommit=autocommit, **wanted)
+        conn = Bounded.connect(autocommit=True, **wanted)
     except psycopg.Error as error:
         raise unreachable(error) from None
+    conn.patience_s = patience_s
     conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     conn.prepare_threshold = None if _greet(conn) else 0
+    conn.autocommit = autocommit
     return conn
 
 
@@ -74,8 +80,6 @@ def _greet(conn: Connection) -> bool:
         row = conn.execute(
             "SELECT pg_backend_pid(), set_config('TimeZone', 'UTC', false)", prepare=False
         ).fetchone()
-        if not conn.autocommit:
-            conn.rollback()
     except psycopg.Error as error:
         raise unreachable(error) from None
     return row is None or row[0] != conn.info.backend_pid
@@ -103,7 +107,7 @@ def pin(conn: Connection) -> None:
 
 def unreachable(error: BaseException) -> DatabaseUnreachable:
     """The error that a caller sees when `error` kept us from the database."""
-    lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
+    lines = [line.strip() for line in redact_text(str(error)).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
     return DatabaseUnreachable(
         f"the database cannot be reached: {reason}",
@@ -148,13 +152,3 @@ def unstorable(error: BaseException) -> bool:
 def again(error: BaseException) -> bool:
     """True if the same transaction may simply be tried again: deadlock or serialization failure."""
     return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure)
-
-
-def redact(text: str) -> str:
-    """Hide passwords in libpq URLs and keyword strings."""
-    return _PASSWORD.sub(lambda m: f"{m[1]}***@" if m[1] else f"{m[2]}***", text)
-
-
-def _without_secret(error: BaseException) -> BaseException | None:
-    del error  # libpq repeats the whole string in its message
-    return None

@@ -82,6 +82,8 @@ def _usable(conn: Connection) -> bool:
     """
     if conn.closed:
         return False
+    if not hasattr(select, "poll"):  # Windows, where only callers work
+        return not select.select([conn.fileno()], [], [], 0)[0]
     poll = select.poll()
     poll.register(conn.fileno(), select.POLLIN)
     return not poll.poll(0)
