@@ -212,9 +212,7 @@ class Worker:
                     if batch is None and self.leaving:
                         return []  # nothing in hand: leaving does not wait for the database
                 elif connect.unstorable(error) and batch and failures < 3:
-                    log.error(
-                        "details cannot be stored, the bare outcomes are: %s", connect.redact_text(str(error))
-                    )
+                    log.error("details cannot be stored, the bare outcomes are: %s", redact_text(str(error)))
                     batch.strip()
                 else:
                     raise connect.translate(error) if isinstance(error, connect.Trouble) else error from error

@@ -37,11 +37,11 @@ def parameters(url: str, **extra: Any) -> dict[str, Any]:
     """
     try:
         given: dict[str, Any] = dict(conninfo.conninfo_to_dict(url))
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:  # libpq repeats the whole string, secret and all
         raise UsageError(
             "the database URL cannot be parsed",
             "it must look like postgresql://user:password@host/name; encode special characters as %XX",
-        ) from _without_secret(error)
+        ) from None
     defaults = dict(_DEFAULTS)
     if "," in str(given.get("host", "")):
         defaults["target_session_attrs"] = "read-write"
