@@ -135,8 +135,14 @@ def _range(setting: Setting) -> str:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
     if setting.kind not in ("seconds", "size", "whole"):
         return KINDS[setting.kind]
-    write = {"seconds": seconds_text, "size": size_text, "whole": lambda value: str(int(value))}[setting.kind]
-    return f"{KINDS[setting.kind]}, `{write(setting.minimum)}` to `{write(setting.maximum)}`"
+    least, most = (_written(setting.kind, value) for value in (setting.minimum, setting.maximum))
+    return f"{KINDS[setting.kind]}, `{least}` to `{most}`"
+
+
+def _written(kind: str, value: float) -> str:
+    if kind == "seconds":
+        return seconds_text(value)
+    return size_text(value) if kind == "size" else str(int(value))
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────

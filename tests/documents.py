@@ -25,8 +25,9 @@ def document(name: str) -> Path:
 
 
 def documents() -> list[Path]:
-    """The README and everything in docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """The README, everything in docs, and what stands beside the units of deploy."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
+    return [file for file in found if file.exists()]
 
 
 def blocks(file: Path) -> list[Block]:
