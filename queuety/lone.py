@@ -15,7 +15,7 @@ from queuety.names import queue_list
 from queuety.process.ledger import Counter, Ledger, Mark, Phase
 from queuety.process.plan import Mode, Plan
 from queuety.process.worker import Worker
-from queuety.store import claims, connect
+from queuety.store import bounded, claims, connect
 
 if TYPE_CHECKING:
     from queuety.app import Queuety
@@ -102,7 +102,7 @@ def _renew(url: str, worker: Worker, stale_s: float, over: threading.Event) -> N
         if not held or time.monotonic() - page.claimed < stale_s / 4:
             continue
         try:
-            conn = conn or connect.connect(url, name="queuety lone worker")
+            conn = conn or connect.connect(url, name="queuety lone worker", patience_s=bounded.PATIENCE_S)
             asked = claims.renew(conn, held, stale_s)
             page.cancel = next((job_id for (job_id, _), cancel in asked.items() if cancel), 0)
         except (connect.Trouble, QueuetyError):
