@@ -23,6 +23,7 @@ from queuety.process.plan import Mode, Plan
 from queuety.process.runner import Runner
 from queuety.process.titles import title
 from queuety.process.wake import Waker
+from queuety.redaction import redact_text
 from queuety.store import bounded, claims, connect, workers
 from queuety.store.claims import Claimed, Lanes, Want
 
