@@ -17,6 +17,7 @@ from queuety.store import stats as numbers
 from queuety.store.claims import Batch, Claimed, Lanes, Want
 from queuety.store.connect import Connection, connect
 from queuety.store.queues import QueueRow
+from tests.builders import claim_within
 from tests.test_verbs import buried, cancelled, completed, heard, parked, pending, running
 
 
@@ -55,7 +56,7 @@ def test_a_pause_waits_for_the_claims_that_have_begun(database, conn, other):
         returned.set()
 
     with other.transaction():
-        assert len(claim(other, "default")) == 1  # its transaction stays open
+        assert len(claim_within(other)) == 1  # its transaction stays open
         thread = threading.Thread(target=body, daemon=True)
         thread.start()
         assert not returned.wait(0.5)
@@ -71,7 +72,7 @@ def test_a_pause_waits_for_the_claims_that_have_begun(database, conn, other):
 def test_a_claim_that_never_ends_is_named_and_the_queue_is_paused(conn, other, monkeypatch):
     monkeypatch.setattr(queues, "PATIENCE_S", 0.2)
     with other.transaction():
-        claim(other, "default")
+        claim_within(other)
 
         with pytest.raises(QueuetyError, match="is paused, but a claim") as error:
             queues.pause(conn, "default")

@@ -17,6 +17,7 @@ from queuety.store import claims, enqueue, events, search, transactions, verbs
 from queuety.store.claims import Batch, Claimed, Lanes, Want
 from queuety.store.connect import Connection, connect
 from queuety.store.verbs import Purged
+from tests.builders import claim_within
 
 FAULT = ErrorInfo("ValueError", "no good")
 
@@ -182,7 +183,7 @@ def test_cancelling_frees_the_unique_key(conn):
 def test_a_cancel_that_meets_a_claim_asks_the_run_to_end(database, conn, other):
     job_id = pending(conn)
     with other.transaction():
-        claim(other)
+        claim_within(other)
         with meanwhile(database, lambda mine: verbs.cancel(mine, job_id)) as ended:
             other.execute("COMMIT; BEGIN", prepare=False)
 

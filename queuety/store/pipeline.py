@@ -6,8 +6,10 @@ to be woken for each answer that is most of a claim's time, so this speaks to li
 
 from __future__ import annotations
 
+import math
 import re
 import select
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -51,17 +53,23 @@ def transaction(conn: Connection, steps: Sequence[Step]) -> list[Answer]:
     pgconn = conn.pgconn
     if pgconn.status != pq.ConnStatus.OK:
         raise psycopg.OperationalError("the connection is closed")
+    if pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        raise psycopg.ProgrammingError("the connection is in a transaction already")
     wanted = [Step("begin", {}), *steps, Step("commit", {})]
     pgconn.enter_pipeline_mode()
     try:
         sent = [_send(conn, step) for step in wanted]
         pgconn.pipeline_sync()
-        answers = _receive(conn, sent)
-    finally:
-        if pgconn.status == pq.ConnStatus.OK:
-            pgconn.exit_pipeline_mode()
-            if pgconn.transaction_status != pq.TransactionStatus.IDLE:
-                pgconn.exec_(b"ROLLBACK")
+        answers, failure = _receive(conn, sent)
+    except BaseException:
+        pgconn.finish()  # answers are under way that nobody will read
+        raise
+    pgconn.exit_pipeline_mode()
+    if failure is not None:
+        if pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            pgconn.exec_(b"ROLLBACK")
+        _PREPARED[conn] = _still_prepared(conn)
+        raise failure
     return answers[1:-1]
 
 
@@ -84,25 +92,24 @@ def _send(conn: Connection, step: Step) -> int:
     return results
 
 
-def _receive(conn: Connection, sent: list[int]) -> list[Answer]:
-    """Collect the answers up to the sync; the first error is raised after that."""
+def _receive(conn: Connection, sent: list[int]) -> tuple[list[Answer], psycopg.Error | None]:
+    """Collect the answers up to the sync, and the first error among them."""
     answers: list[Answer] = []
     failure: psycopg.Error | None = None
-    encoding = conn.info.encoding
     for results in sent:
+        answer = Answer(0, [])
         for _ in range(results):
             result = _next(conn)
             if result is None:
                 break
             if result.status == pq.ExecStatus.FATAL_ERROR and failure is None:
-                failure = psycopg.errors.error_from_result(result, encoding=encoding)
+                failure = psycopg.errors.error_from_result(result, encoding=conn.info.encoding)
+            elif failure is None:
+                answer = _answer(conn, result)
             _next(conn)  # the end of this statement's results
-        answers.append(_answer(conn, result) if failure is None and result is not None else Answer(0, []))
+        answers.append(answer)
     _next(conn)  # the sync itself
-    if failure is not None:
-        _PREPARED[conn] = _still_prepared(conn)
-        raise failure
-    return answers
+    return answers, failure
 
 
 def _answer(conn: Connection, result: pq.abc.PGresult) -> Answer:
@@ -117,13 +124,15 @@ def _answer(conn: Connection, result: pq.abc.PGresult) -> Answer:
 def _next(conn: Connection) -> pq.abc.PGresult | None:
     """Wait for the next result. Here signal handlers run, which they could not while libpq itself waited."""
     pgconn = conn.pgconn
+    until = time.monotonic() + getattr(conn, "patience_s", math.inf)
     while True:
         unsent = pgconn.flush()
         if not pgconn.is_busy():
             return pgconn.get_result()
         poll = select.poll()
         poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-        poll.poll(1000)
+        if not poll.poll(1000) and time.monotonic() > until:
+            raise psycopg.OperationalError("no answer: the network or the server is silent")
         pgconn.consume_input()
 
 

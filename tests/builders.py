@@ -1,0 +1,27 @@
+"""States that tests begin with."""
+
+from __future__ import annotations
+
+from queuety.store.claims import Claimed, Lanes
+from queuety.store.connect import Connection
+from queuety.store.statements import statement
+
+
+def claim_within(conn: Connection, queues: tuple[str, ...] = ("default",), size: int = 1) -> list[Claimed]:
+    """A worker's claim inside the transaction that `conn` is in: open until the test ends it."""
+    lanes = Lanes(queues)
+    after_at, after_id = lanes.cursor()
+    conn.execute(statement("pin"))
+    rows = conn.execute(
+        statement("claim"),
+        {
+            "queues": lanes.names,
+            "priorities": lanes.priorities,
+            "after_at": after_at,
+            "after_id": after_id,
+            "size": size,
+            "worker": "w#1",
+            "stale": 60.0,
+        },
+    ).fetchall()
+    return lanes.order([Claimed._make(row) for row in rows])
