@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from queuety.errors import QueuetyError
-from queuety.features.recover import recover, settle_dead
+from queuety.features.recover import BATCH, recover, settle_dead
 from queuety.model import Interrupted, Outcome, Returned, Settlement
 from queuety.policy.retry import Backoff
 from queuety.process import host
@@ -329,7 +329,10 @@ class Keeper:
     # ── duties ────────────────────────────────────────────────────────────────────────────────────
 
     def _recover(self, conn: connect.Connection) -> None:
-        done = recover(conn, self._backoff, _tell)
+        # One round at a time: however many there are, our own workers' leases are renewed between.
+        done = recover(conn, self._backoff, _tell, rounds=1)
+        if done.total >= BATCH:
+            self._next["recover"] = 0.0
         if done.total:
             log.warning(
                 "recovered %d jobs: %d retried, %d buried, %d cancelled",
