@@ -33,7 +33,7 @@ def clean(own: Server) -> Any:
     """The server, without jobs; another test may have left some."""
     with connect(own.url) as conn:
         conn.execute("TRUNCATE queuety.jobs, queuety.finished_jobs, queuety.buried_jobs, queuety.workers")
-    yield own
+    return own
 
 
 def starts(ledger: Path, job: Any) -> int:
@@ -176,7 +176,7 @@ def test_a_pool_survives_a_database_that_turns_read_only(clean, tmp_path, second
 def set_read_only(url: str, value: str) -> None:
     with psycopg.connect(url, autocommit=True) as conn:
         conn.execute("SET default_transaction_read_only = off")
-        conn.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")  # type: ignore[call-overload]
+        conn.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
         conn.execute("SELECT pg_reload_conf()")
 
 
@@ -253,23 +253,23 @@ def test_a_pool_gives_up_on_a_silent_network_and_comes_back_over_a_new_one(clean
     ledger = tmp_path / "ledger"
     app = Queuety(clean.url)
 
-    with network(clean.url) as between:
-        with daemon(
-            between.url, "--workers=2", app=APP, ledger=ledger, log=tmp_path / "log", env=QUICK
-        ) as pool:
-            pool.ready(2)
-            running = app.enqueue("sleep", {"seconds": 3}, backoff=[0.1])
-            until(lambda: starts(ledger, running))
-            before = survivors(pool)
-            between.fall_silent()
-            time.sleep(20)
-            between.speak()
-            since = time.monotonic()
-            back_in_time(app, since)
-            ended = running.wait(since + BACK_S - time.monotonic())
-            after = survivors(pool)
-            wakes_promptly(app)
-            code = pool.stop()
+    with (
+        network(clean.url) as between,
+        daemon(between.url, "--workers=2", app=APP, ledger=ledger, log=tmp_path / "log", env=QUICK) as pool,
+    ):
+        pool.ready(2)
+        running = app.enqueue("sleep", {"seconds": 3}, backoff=[0.1])
+        until(lambda: starts(ledger, running))
+        before = survivors(pool)
+        between.fall_silent()
+        time.sleep(20)
+        between.speak()
+        since = time.monotonic()
+        back_in_time(app, since)
+        ended = running.wait(since + BACK_S - time.monotonic())
+        after = survivors(pool)
+        wakes_promptly(app)
+        code = pool.stop()
 
     assert ended.state == "completed"
     assert starts(ledger, running) <= ended.attempts <= 2
