@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ON_DUPLICATE = ("return", "skip", "error")
+ON_DUPLICATE = ("return", "error")
 _MAX_ATTEMPTS = 1000
 _LONGEST_TIMEOUT_S = 30 * 86400.0
 
@@ -109,7 +109,7 @@ class Handler(Generic[P, R]):
 
         queue, priority, max_attempts, backoff: instead of the handler's own.  delay: seconds (or "5m", or a
         timedelta); at: an aware datetime.  tags: names to find the job by.  unique_key, on_duplicate:
-        "return" the job that has the key, "skip" likewise, or raise an "error".  connection: the caller's
+        "return" the job that has the key, or raise an "error".  connection: the caller's
         SQLAlchemy Session or Connection or psycopg connection; the job lives and dies with its transaction.
         """
         return Call(self, JobOptions.parse(given))

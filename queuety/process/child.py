@@ -33,10 +33,10 @@ def worker(plan: Plan, page: Page, poke_fd: int, done: int) -> int:
             plan = dataclasses.replace(plan, max_jobs=max(1, plan.max_jobs - done))
         own = Worker(plan, plan.load(), page, poke_fd=poke_fd)
         _start(own.start, plan)
+        own.loop()
     except QueuetyError as error:
         page.text = str(error)
         return error.exit_code
-    own.loop()
     own.stop()
     page.text = own.leaving
     return 0

@@ -30,7 +30,7 @@ IDLE_LEAVE_S = 1.5  # a worker with nothing in hand that has not left by then is
 SETTLE_S = 2.0  # how long leaving waits for the database
 EARLY_DEATHS = 10  # in a row, before any worker became ready: give up
 EARLY_S = 1.0  # a worker that dies idle within so long of being ready died early too
-BOOT_CODES = (2, 3, 4, 70)  # a worker that ends so before it is ready says why it can never be
+BOOT_CODES = (2, 3, 4, 70)  # a worker that ends so with nothing in hand says why it can never work
 CUT_CODE, GIVE_UP_CODE, INTERRUPT_CODE = 75, 70, 130
 OURS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1)
 
@@ -289,7 +289,8 @@ class Supervisor:
         self._dead[page.index] = (one.pid, status)
         if self._wire is not None:
             self._wire.send({"dead": page.index, "pid": one.pid, "status": status})
-        if page.ready:
+        early = not page.ready or (not page.count and now - page.ready < EARLY_S)
+        if not early:
             self._early = 0
         clean = os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         if self._stopping_at or page.cut:
@@ -299,9 +300,9 @@ class Supervisor:
                 log.info("worker %d left: %s", one.pid, page.text)
             if self._ends_with(page):
                 self._drain("done")
-        elif not page.ready and os.WIFEXITED(status) and os.WEXITSTATUS(status) in BOOT_CODES:
+        elif not page.count and os.WIFEXITED(status) and os.WEXITSTATUS(status) in BOOT_CODES:
             self._cannot_start(one, os.WEXITSTATUS(status))
-        elif not page.ready or (not page.count and now - page.ready < EARLY_S):
+        elif early:
             self._died_early(one, status)
         else:
             log.warning("worker %d ended (%s)", one.pid, describe(status))

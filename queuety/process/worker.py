@@ -36,6 +36,7 @@ REWIND_S = 0.25  # a claim starts from the front of its lanes at least so often
 HOT_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # polls after work, before going to sleep
 OWN_LOOK_S = 10  # a sleeper looks by itself after so many poll intervals, should the keeper be gone
 MEMORY_CHECK_S = 0.2
+MEMORY_HEADROOM = 128 << 20  # bytes above an application that is larger than the limit by itself
 POKE_S = 0.02
 AGAIN_S = (
     1.0  # a handler is interrupted again after so long, should it swallow that; until then it may tidy up
@@ -96,7 +97,7 @@ class Worker:
         base = own_memory()
         self._memory_limit = self.settings.worker_max_memory
         if self._memory_limit and base > self._memory_limit:
-            self._memory_limit += base
+            self._memory_limit = base + MEMORY_HEADROOM
             log.warning(
                 "the application alone takes %d MB; a worker is replaced at %d MB",
                 base >> 20,

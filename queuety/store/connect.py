@@ -107,6 +107,11 @@ def pin(conn: Connection) -> None:
 
 def unreachable(error: BaseException) -> DatabaseUnreachable:
     """The error that a caller sees when `error` kept us from the database."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return DatabaseUnreachable(
+            f"the database cannot be used: {redact_text(error.diag.message_primary)}",
+            "look at the server's log",
+        )
     lines = [line.strip() for line in redact_text(str(error)).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
     return DatabaseUnreachable(
@@ -125,7 +130,7 @@ def translate(error: psycopg.Error) -> Exception:
     if isinstance(error, errors.InsufficientPrivilege):
         return RightsMissing(
             f"the database role lacks a right: {error.diag.message_primary}",
-            "grant USAGE on schema queuety and SELECT, INSERT, UPDATE, DELETE on its tables",
+            "grant USAGE on schema queuety and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables",
         )
     if lost(error) and not again(error) and not isinstance(error, errors.QueryCanceled):
         return unreachable(error)
