@@ -104,6 +104,38 @@ def test_a_killed_pool_costs_its_jobs_the_stale_timeout(database, tmp_path):
     sound(database, ledger, pool)
 
 
+def test_a_claim_that_is_committed_after_its_workers_death_is_given_back(database, conn, tmp_path):
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+    conn.execute(
+        """
+        CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_sleep(1); RETURN new; END $$
+        """
+    )
+    conn.execute(
+        """
+        CREATE TRIGGER slow BEFORE UPDATE ON queuety.jobs FOR EACH ROW
+        WHEN (old.state = 'pending' AND new.state = 'processing') EXECUTE FUNCTION slow()
+        """
+    )
+
+    with daemon(database, ledger=ledger, log=tmp_path / "log") as pool:
+        job = app.enqueue("ok")
+        until(
+            lambda: conn.execute(
+                "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+            ).fetchall()
+        )
+        pool.workers()[0].kill()
+        done = job.wait(10)  # far less than the stale timeout
+        assert pool.stop() == 0
+
+    assert (done.state, done.attempts) == ("completed", 1)
+    assert starts(ledger) == {job.id: 1}
+    sound(database, ledger, pool)
+
+
 def ended_sessions(database, tmp_path, *, jobs, seconds):
     """Run jobs while the workers' sessions are ended at random."""
     ledger = tmp_path / "ledger"

@@ -32,6 +32,7 @@ TICK_S = 0.1  # while a worker is awake
 STUCK_S = 0.3  # jobs held behind another for so long are taken back
 STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
 HOUR_S = 3600.0
+PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
 UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
@@ -56,6 +57,7 @@ class Keeper:
         self._lost_before = False
         self._listens = False
         self._dead: list[tuple[int, int, int]] = []  # page, pid, wait status
+        self._strays: dict[str, tuple[int, float]] = {}  # dead worker → lease it knew of, how long to look
         self._settled_at = 0.0
         self._next: dict[str, float] = {}
         self._known: list[int] = []
@@ -204,7 +206,8 @@ class Keeper:
                 page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
             if page.claiming and page.worker:
-                claims.strays(conn, f"{self.plan.name}#{page.worker}", [page.lease])
+                self._strays[f"{self.plan.name}#{page.worker}"] = page.lease, time.monotonic() + self._stale
+                self._give_back_strays(conn)
             if page.worker:
                 workers.unregister(conn, [page.worker])
             self._settled_at = time.monotonic()
@@ -214,6 +217,15 @@ class Keeper:
                 page.clear()
             else:
                 self._wire.send({"settled": index})
+
+    def _give_back_strays(self, conn: connect.Connection) -> None:
+        """Give back what was claimed by workers that died before the answer came.
+
+        Again and again for a while: the server may commit a claim long after the death of who asked for it.
+        """
+        for name, (lease, until) in list(self._strays.items()):
+            if claims.strays(conn, name, [lease]) or time.monotonic() > until:
+                del self._strays[name]
 
     # ── leases, cancels, company ──────────────────────────────────────────────────────────────────
 
@@ -306,6 +318,7 @@ class Keeper:
     def _poll(self, conn: connect.Connection, now: float) -> None:
         if self._sleepers.asleep():
             self._look(conn, now)
+        self._give_back_strays(conn)
         held = self._held(now, 0.5)
         if held:
             for job_id in claims.cancels(conn, [job_id for _, job_id, _ in held]):
@@ -347,9 +360,9 @@ class Keeper:
         settings = self.plan.settings
         with conn.patient(TEND_S):  # a day's rows may have to be moved
             retention.make_ahead(conn)
-            retention.prune(
-                conn, settings.retention_days, settings.buried_retention_days, settings.log_retention_days
-            )
+            days = settings.retention_days, settings.buried_retention_days, settings.log_retention_days
+            if retention.prune(conn, *days).more:
+                self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
             workers.forget_silent(conn, max(10 * self._stale, 600.0))
 
     def _end_of_flush(self, conn: connect.Connection) -> None:
