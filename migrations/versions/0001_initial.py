@@ -67,7 +67,7 @@ CREATE TABLE queuety.jobs (
 );
 CREATE INDEX jobs_claim ON queuety.jobs (queue, priority, available_at, id)
     WHERE state = 'pending' AND parked_on IS NULL;
-CREATE INDEX jobs_leases ON queuety.jobs (lease_until) WHERE state = 'processing';
+CREATE INDEX jobs_leases ON queuety.jobs (lease_until) WHERE lease_until IS NOT NULL;
 CREATE INDEX jobs_parked ON queuety.jobs (parked_on, priority, available_at, id) WHERE parked_on IS NOT NULL;
 CREATE UNIQUE INDEX jobs_unique ON queuety.jobs (unique_key) WHERE unique_key IS NOT NULL;
 

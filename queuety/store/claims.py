@@ -246,7 +246,8 @@ def renew(conn: Connection, holdings: list[tuple[int, int]], stale_s: float) -> 
 
 def strays(conn: Connection, worker: str, leases: list[int]) -> list[int]:
     """Give back what `worker` was given but never heard of; `leases` are those that it does hold."""
-    return [row[0] for row in _run(conn, "strays", worker=worker, leases=array(leases)).fetchall()]
+    given = Step("strays", {"worker": worker, "leases": array(leases)})
+    return [row[0] for row in transaction(conn, [Step("pin", {}), given])[1].rows]
 
 
 def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:

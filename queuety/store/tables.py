@@ -82,7 +82,7 @@ Index(
     jobs.c.id,
     postgresql_where=text("state = 'pending' AND parked_on IS NULL"),
 )
-Index("jobs_leases", jobs.c.lease_until, postgresql_where=text("state = 'processing'"))
+Index("jobs_leases", jobs.c.lease_until, postgresql_where=text("lease_until IS NOT NULL"))
 Index(
     "jobs_parked",
     jobs.c.parked_on,

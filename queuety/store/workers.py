@@ -136,7 +136,7 @@ def listing(conn: Connection) -> list[WorkerRow]:
         LEFT JOIN (
             SELECT j.worker, array_agg(j.id ORDER BY j.id) AS jobs
             FROM queuety.jobs AS j
-            WHERE j.state = 'processing'
+            WHERE j.lease_until IS NOT NULL
             GROUP BY j.worker
         ) AS held ON held.worker = w.name || '#' || w.id
         ORDER BY w.id
