@@ -21,6 +21,7 @@ from queuety.store.connect import connect
 from tests import ROOT
 from tests.checks import attempts, ends, sound, starts, states
 from tests.daemon import daemon, read_ledger, until
+from tests.servers import own_server
 
 ROUGH = "tests.apps.rough:app"
 QUICK = {
@@ -308,6 +309,32 @@ def test_a_pool_with_thousands_to_recover_renews_its_own_leases_meanwhile(databa
         assert pool.stop(40) == 0
 
     assert starts(ledger) == {job.id: 1}
+
+
+def test_an_end_that_cannot_be_stored_now_is_stored_later(tmp_path):
+    """The database is read-only for a while, in the middle of a job and of an idle pool."""
+    ledger = tmp_path / "ledger"
+    with own_server() as server, connect(server.url, name="test") as conn:
+        app = Queuety(server.url)
+        job = app.enqueue("sleep", {"seconds": 1})
+
+        with daemon(server.url, "--workers=2", ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
+            until(lambda: starts(ledger))
+            conn.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            conn.execute("SELECT pg_reload_conf()")
+            until(lambda: ends(ledger))
+            time.sleep(5)
+            during = pool.log().count("\n")
+            conn.execute("SET default_transaction_read_only = off")
+            conn.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            conn.execute("SELECT pg_reload_conf()")
+            assert job.wait(15).state == "completed"
+            assert app.enqueue("ok").wait(15).state == "completed"
+            assert pool.stop() == 0
+
+        assert starts(ledger)[job.id] in (1, 2)
+        assert during < 50, "log lines"
+        sound(server.url, ledger, pool)
 
 
 # ── races of recovery ─────────────────────────────────────────────────────────────────────────────

@@ -76,7 +76,7 @@ class Keeper:
         self._waker.watch(self._wire.fd)
         self._waker.watch(self._poke_fd)
         now = time.monotonic()
-        self._next = dict.fromkeys(("renew", "recover", "poll"), now)
+        self._next = dict.fromkeys(("renew", "strays", "recover", "poll"), now)
         self._next["tend"] = now + 5 + 10 * random.random()
         poked = False
         while True:
@@ -142,10 +142,14 @@ class Keeper:
             if now >= self._next["poll"]:
                 with conn.transaction():  # one for all that is asked each second
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
+            self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
             self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
             self._due("tend", HOUR_S, now, lambda: self._tend(conn))
             if self.plan.mode is Mode.FLUSH and not self._ended:
                 self._end_of_flush(conn)
+            if self._lost_before:  # only now: one that is read-only lets itself be connected to
+                log.info("the database is back")
+            self._lost_before, self._pause = False, 0.1
         except (connect.Trouble, QueuetyError) as error:
             if connect.again(error):
                 return
@@ -169,11 +173,9 @@ class Keeper:
             self._waker.watch(conn.fileno())
             self._sleepers.forget()
             if self._lost_before:
-                log.info("the database is back")
                 # Whoever lost it with us renews its leases first; only then is silence a sign of death.
                 self._next["recover"] = time.monotonic() + min(self._stale, 30.0)
                 self._next["renew"] = self._next["poll"] = 0.0
-            self._lost_before, self._pause = False, 0.1
         return self._conn
 
     def _lose(self, error: BaseException) -> None:
@@ -318,7 +320,6 @@ class Keeper:
     def _poll(self, conn: connect.Connection, now: float) -> None:
         if self._sleepers.asleep():
             self._look(conn, now)
-        self._give_back_strays(conn)
         held = self._held(now, 0.5)
         if held:
             for job_id in claims.cancels(conn, [job_id for _, job_id, _ in held]):

@@ -32,8 +32,13 @@ def forever() -> None:
 
 
 def hold_interpreter(seconds: float) -> None:
-    """Sleep in C without letting go of the interpreter: no Python code of this process runs meanwhile."""
+    """Sleep in C without letting go of the interpreter: no Python code of this process runs meanwhile.
+
+    Signals are blocked, since they would end the sleep; most C code goes on regardless of them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ── ends in the middle ────────────────────────────────────────────────────────────────────────────
