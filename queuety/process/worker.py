@@ -135,6 +135,8 @@ class Worker:
         """Leave things as they should be found."""
         self.page.phase = Phase.LEAVING
         self.runner.close()
+        if self.lone:
+            self.alarm.uninstall()
         if self._conn is not None:
             with suppress(connect.Trouble):
                 if self.lone:
