@@ -130,6 +130,9 @@ class Holding:
         kept = handler.options.result_limit
         kept = worker.settings.result_limit if kept is None else kept
         outcome = worker.runner.run(handler, job, context, kept)
+        if worker.forked:
+            log.error("a process that job %d had forked came back from its handler: ended", job.id)
+            os._exit(1)
         ended = time.monotonic()
         worker.learn(job.handler, ended - now)
         if link is not None and context is not None:

@@ -70,6 +70,7 @@ class Worker:
         self._poked = 0.0
         self._size_asked = 1
         self._cancelled = (0, 0.0)  # the run that was interrupted for its cancellation, and when
+        self.forked = False  # true only in a process that a handler has forked
         self.alarm = Alarm()
         self._holding: Holding | None = None  # what the last claim brought, until it is settled
         self.in_store = False
@@ -82,8 +83,9 @@ class Worker:
 
     def start(self) -> None:
         """Connect, register and become able to claim. Raises what kept it from that."""
-        if not self.lone:
-            self._waker = self._waker or Waker([signal.SIGUSR1])
+        if not self.lone and self._waker is None:
+            self._waker = Waker([signal.SIGUSR1])
+            os.register_at_fork(after_in_child=self._disown)
         self._install()
         self._conn = self._connected(self.plan.name)
         try:
@@ -286,6 +288,13 @@ class Worker:
             signal.signal(signal.SIGQUIT, signal.SIG_IGN)
             signal.signal(signal.SIGUSR2, self._on_cancel)
         self.alarm.install(self._on_alarm)
+
+    def _disown(self) -> None:
+        """Make a process that a handler has forked one of its own: it can be signalled, and is no worker."""
+        self.forked = True
+        signal.set_wakeup_fd(-1)
+        for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM"):
+            signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_DFL)
 
     def _on_stop(self, *_: object) -> None:
         self.leaving = self.leaving or "asked to stop"
