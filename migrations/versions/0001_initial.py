@@ -50,6 +50,7 @@ CREATE TABLE queuety.jobs (
     CONSTRAINT jobs_max_attempts_check CHECK (max_attempts BETWEEN 1 AND 1000),
     CONSTRAINT jobs_priority_check CHECK (priority BETWEEN 0 AND 3),
     CONSTRAINT jobs_state_check CHECK (state IN ('pending', 'processing')),
+    CONSTRAINT jobs_lease_check CHECK ((state = 'processing') = (lease_until IS NOT NULL)),
     -- What Python's datetime can show; neither infinity is within.
     CONSTRAINT jobs_available_at_check CHECK (
         available_at >= '0001-01-02 00:00:00+00' AND available_at < '10000-01-01 00:00:00+00'

@@ -73,6 +73,7 @@ jobs = Table(
     CheckConstraint("max_attempts BETWEEN 1 AND 1000", name="jobs_max_attempts_check"),
     CheckConstraint("priority BETWEEN 0 AND 3", name="jobs_priority_check"),
     CheckConstraint("state IN ('pending', 'processing')", name="jobs_state_check"),
+    CheckConstraint("(state = 'processing') = (lease_until IS NOT NULL)", name="jobs_lease_check"),
 )
 Index(
     "jobs_claim",
