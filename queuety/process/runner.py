@@ -27,6 +27,8 @@ from queuety.store.claims import Claimed
 from queuety.texts import error_info
 
 _LONGEST_DELAY_S = 10 * 365 * 86400.0
+_TIDY_S = 0.5
+_ABANDONED: list[asyncio.AbstractEventLoop] = []
 
 
 class Runner:
@@ -77,7 +79,22 @@ class Runner:
     def _call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         if self._loop is None:
             self._loop = asyncio.Runner()
-        return self._loop.run(self._await(function, arguments))
+        try:
+            return self._loop.run(self._await(function, arguments))
+        finally:
+            loop = self._loop.get_loop()
+            if left := asyncio.all_tasks(loop):
+                self._leave_behind(loop, left)
+
+    def _leave_behind(self, loop: asyncio.AbstractEventLoop, left: set[asyncio.Task[Any]]) -> None:
+        """Cancel what a coroutine has left running; the loop of what does not end soon is never run again."""
+        self.inside = False
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=_TIDY_S))
+        if asyncio.all_tasks(loop):
+            _ABANDONED.append(loop)  # kept: its end would only fill the log
+            self._loop = None
 
     async def _await(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         self._coroutine = asyncio.current_task()

@@ -24,6 +24,7 @@ class Waker:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
+        self._identity = self._look()
         self._poll = select.poll()
         self._poll.register(self._read, select.POLLIN)
         self.install()
@@ -55,7 +56,19 @@ class Waker:
             return []
         return [signal.Signals(number) for number in numbers if number in _KNOWN]
 
+    @property
+    def intact(self) -> bool:
+        """False once somebody has closed our pipe; its numbers may be anything by now."""
+        return self._look() == self._identity
+
+    def _look(self) -> list[int]:
+        try:
+            return [os.fstat(fd).st_ino for fd in (self._read, self._write)]
+        except OSError:
+            return []
+
     def close(self) -> None:
         signal.set_wakeup_fd(-1)
-        os.close(self._read)
-        os.close(self._write)
+        if self.intact:
+            os.close(self._read)
+            os.close(self._write)

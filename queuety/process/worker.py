@@ -136,9 +136,8 @@ class Worker:
     def stop(self) -> None:
         """Leave things as they should be found."""
         self.page.phase = Phase.LEAVING
-        self.runner.close()
-        if self.lone:
-            self.alarm.uninstall()
+        if self.lone:  # a process of the pool ends without waiting for what handlers have left running
+            self.runner.close()
         if self._conn is not None:
             with suppress(connect.Trouble):
                 if self.lone:
@@ -252,6 +251,7 @@ class Worker:
     def _reconnect(self, error: BaseException) -> None:
         """Drop the connection and wait until another can be had."""
         log.warning("lost the database: %s", connect.unreachable(error).message)
+        self._check_descriptors()
         pause = 0.1
         while True:
             if self._conn is not None:
@@ -288,6 +288,13 @@ class Worker:
             signal.signal(signal.SIGQUIT, signal.SIG_IGN)
             signal.signal(signal.SIGUSR2, self._on_cancel)
         self.alarm.install(self._on_alarm)
+
+    def _check_descriptors(self) -> None:
+        """Leave if a handler has closed our pipes: what is opened next gets their numbers, and would be written to."""
+        if self._waker is not None and not self._waker.intact:
+            self._waker.close()
+            self._waker, self._poke_fd = None, -1
+            self.leaving = self.leaving or "replaced: a handler has closed descriptors that were not its own"
 
     def _disown(self) -> None:
         """Make a process that a handler has forked one of its own: it can be signalled, and is no worker."""
@@ -334,6 +341,7 @@ class Worker:
         page.empty = page.looked
         if mode is Mode.ONCE or (mode is Mode.FLUSH and self.lone):
             return False
+        self._check_descriptors()
         if self._waker is not None:
             self._install()
         if self._pause < len(HOT_PAUSES_S):
