@@ -269,6 +269,27 @@ def test_a_result_larger_than_the_database_takes_in_one_go_is_kept_or_noted(app,
     assert all(job.result is None or len(job.result) == 30_000_000 for job in ended)
 
 
+def test_a_result_that_the_database_refuses_is_noted_and_the_job_is_done(app, there, starts):
+    there.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION USING ERRCODE = new.result ->> 'code'; END $$"
+    )
+    there.execute(
+        "CREATE TRIGGER refuse BEFORE INSERT ON queuety.finished_jobs FOR EACH ROW "
+        "WHEN (new.result ->> 'code' <> '') EXECUTE FUNCTION refuse()"
+    )
+    # A text that cannot be converted, and one beyond a limit of the server's.
+    jobs = [app.enqueue("echo", {"value": {"code": code}}) for code in ("22P05", "54000")]
+
+    ended = [job.wait(10) for job in jobs]
+
+    there.execute("DROP TRIGGER refuse ON queuety.finished_jobs")
+    assert {(job.state, job.result, job.error and job.error["type"]) for job in ended} == {
+        ("completed", None, "ResultNotKept")
+    }
+    assert {len(starts(job)) for job in jobs} == {1}
+
+
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -129,7 +129,8 @@ class Batch:
     def strip(self) -> None:
         """Leave the bare outcomes, without results, errors and notes that the database refuses."""
         lost = ErrorInfo("DetailsLost", "the details could not be stored")
-        self.completed = [(*row[:3], None, None) for row in self.completed]
+        note = _error(ErrorInfo("ResultNotKept", "the database refused it"))
+        self.completed = [(*row[:3], None, note if row[3] else None) for row in self.completed]
         self.again = [(job_id, replace(again, error=lost)) for job_id, again in self.again]
         self.buried = [(row[0], lost, row[2], row[3]) for row in self.buried]
 

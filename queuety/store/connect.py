@@ -139,7 +139,7 @@ def translate(error: psycopg.Error) -> Exception:
 
 def lost(error: BaseException) -> bool:
     """True if `error` means that the database is away for now: worth waiting for, on a new connection."""
-    return isinstance(
+    return not unstorable(error) and isinstance(
         error,
         DatabaseUnreachable
         | psycopg.OperationalError
@@ -151,7 +151,9 @@ def lost(error: BaseException) -> bool:
 
 def unstorable(error: BaseException) -> bool:
     """True if a value was refused, not the statement: a result or an error text that cannot be stored."""
-    return isinstance(error, psycopg.DataError | errors.UntranslatableCharacter)
+    return isinstance(
+        error, psycopg.DataError | errors.UntranslatableCharacter | errors.ProgramLimitExceeded
+    )
 
 
 def again(error: BaseException) -> bool:
