@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from queuety import Queuety
@@ -104,20 +106,61 @@ def test_a_paused_queue_gives_way_and_comes_first_again_once_resumed(app, databa
     assert {job.job().attempts for many in jobs.values() for job in many} == {1}
 
 
+def test_a_name_that_is_let_in_works_on_every_road_and_means_nothing_else(
+    app, database, conn, ledger, tmp_path
+):
+    names = ["작업", "UPPER", "upper", "_", "a.b-c", "a_b", "aXb", "x" * 255]
+    jobs = [
+        app.enqueue("ok", queue=name, tags=[name], unique_key=f"{name[:9]}%_'*,\U0001f600") for name in names
+    ]
+    jobs += [
+        JobHandle(app, conn.execute("SELECT queuety.enqueue(%s::jsonb)", [text]).fetchone()[0])
+        for text in (json.dumps({"handler": "ok", "queue": name}) for name in names)
+    ]
+    app.pause("a_b")
+
+    done = queuety(database, "flush", "--queue=" + ",".join(names))
+
+    assert done.returncode == 0, done.stderr
+    paused = {job.id for job, name in zip(jobs, names * 2, strict=True) if name == "a_b"}
+    assert {job.id for job in jobs if job.state() == "pending"} == paused
+    assert [len(app.jobs(tag=name)) for name in names] == [1] * len(names)
+    assert [len(app.jobs(queue=name)) for name in names] == [2] * len(names)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a,b", "*", "o'hara", "%s", "a%", "", "a\nb", "a\tb", "\U0001f600", "-x", "x" * 256]
+)
+def test_a_name_that_is_refused_is_refused_on_every_road(app, database, conn, name):
+    for call in (
+        lambda: app.enqueue("ok", queue=name),
+        lambda: app.pause(name),
+        lambda: app.resume(name),
+        lambda: app.jobs(queue=name),
+        lambda: app.worker([name]),
+    ):
+        with pytest.raises(UsageError, match="queue"):
+            call()
+    with pytest.raises(psycopg.Error, match="queue"):
+        conn.execute("SELECT queuety.enqueue(%s::jsonb)", [json.dumps({"handler": "ok", "queue": name})])
+
+    assert conn.execute("SELECT count(*) FROM queuety.jobs").fetchone() == (0,)
+
+
 # ── pause ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_no_road_into_running_leads_through_a_paused_queue(app, database, conn, ledger, tmp_path):
     env = {"QUEUETY_STALE_TIMEOUT": "1", "QUEUETY_WORKER_SLEEP": "0.2"}
-    due_soon = app.enqueue("ok", queue="q", delay=1.0)
     buried = app.enqueue("fail", queue="q", max_attempts=1)
-    retried = app.enqueue("fail", queue="q", backoff=[1.0], max_attempts=2)
+    retried = app.enqueue("fail", queue="q", backoff=[3.0], max_attempts=2)
     with daemon(
         database, "--workers=2", "--queue=q,r", app=APP, ledger=ledger, log=tmp_path / "log", env=env
     ):
-        until(lambda: buried.state() == "buried" and len(started(ledger)) == 2)
+        until(lambda: buried.state() == "buried" and retried.job().error)
         assert queuety(database, "pause", "q", "--reason=a migration").returncode == 0
         before = started(ledger)
+        due_soon = app.enqueue("ok", queue="q", delay=0.5)
         waiting = app.enqueue("ok", queue="q")
         bulk = app.enqueue_many([("ok", {})])  # another queue: default, which nobody works here
         app.retry(buried.id)
@@ -127,7 +170,7 @@ def test_no_road_into_running_leads_through_a_paused_queue(app, database, conn, 
         ).fetchone()[0]
         until(lambda: app.find(lost).state == "pending", what="the recovery")
         other = app.enqueue("ok", queue="r").wait(5)
-        time.sleep(2.5)
+        until(lambda: retried.job().available_at < datetime.now(UTC) - timedelta(seconds=1))
         held = started(ledger)
         since = time.monotonic()
         assert queuety(database, "resume", "q").returncode == 0

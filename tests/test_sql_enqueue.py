@@ -164,7 +164,9 @@ def test_no_job_at_all_is_refused_too(conn: Connection) -> None:
         conn.execute("SELECT queuety.enqueue(NULL)")
 
 
-SIGNS = [chr(code) for code in range(1, 0x100)] + list("\u2003\u200b\u2028\u3000\ufeff\u3164→“한дא中")
+SIGNS = [chr(code) for code in range(1, 0x100)] + list(
+    "\u2003\u200b\u2028\u3000\ufeff\u3164→“한дא中\U0001f600\U0001f680\U0001f1f0\U0001d11e\U000e0041\U00020000\U00010400"
+)
 
 
 @pytest.mark.parametrize("kind", ["queue", "handler", "tag", "unique_key"])

@@ -238,7 +238,7 @@ BEGIN
         _refused := '^[-.]|[\u0001-\u0022\u0024-\u002a,;-?\u005b-\u005e`\u007b-\u00a9\u00ab-\u00b4'
                     '\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u034f\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f'
                     '\u2000-\u206f\u2190-\u2bff\u3000-\u3004\u3008-\u3020\u3164\ud800-\uf8ff\ufe00-\ufe0f'
-                    '\ufeff\uffa0\ufff0-\uffff]';
+                    '\ufeff\uffa0\ufff0-\uffff\U0001cf50-\U0001d3ff\U0001f000-\U0001faff\U000e0000-\U0010ffff]';
         IF kind = 'queue' THEN
             _refused := _refused || '|[:/@+#]';
             _hint := 'Use letters, digits and _ - ., with no - or . in front.';
