@@ -51,6 +51,7 @@ class Keeper:
         self._sleepers = Sleepers(ledger, plan.queues)
         self._coroner = Coroner()
         self._conn: bounded.Bounded | None = None
+        self._conn_fd = -1
         self._id = 0
         self._retry_at = 0.0
         self._pause = 0.1
@@ -170,7 +171,8 @@ class Keeper:
                 conn.close()
                 raise
             self._conn = conn
-            self._waker.watch(conn.fileno())
+            self._conn_fd = conn.fileno()  # noted: a broken connection does not tell it any more
+            self._waker.watch(self._conn_fd)
             self._sleepers.forget()
             if self._lost_before:
                 # Whoever lost it with us renews its leases first; only then is silence a sign of death.
@@ -183,8 +185,7 @@ class Keeper:
             log.warning("lost the database: %s", connect.unreachable(error).message)
         self._lost_before = True
         if self._conn is not None:
-            with suppress(connect.Trouble, ValueError, OSError):
-                self._waker.unwatch(self._conn.fileno())
+            self._waker.unwatch(self._conn_fd)
             with suppress(connect.Trouble):
                 self._conn.close()
             self._conn = None
