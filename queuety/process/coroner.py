@@ -41,8 +41,15 @@ class Coroner:
         return outcomes
 
     def _ending(self, page: Page, status: int) -> Outcome:
-        """The outcome of the job that was running when its worker died."""
+        """The outcome of the job that was running when its worker died.
+
+        A kill that was meant for the job before it costs this one nothing.
+        """
         match Cut(page.cut):
+            case Cut.TIME_LIMIT if not page.deadline or time.monotonic() < page.deadline:
+                return Interrupted()
+            case Cut.CANCEL if page.cancel != page.ids[page.current]:
+                return Interrupted()
             case Cut.TIME_LIMIT:
                 limit = page.deadline - page.began
                 where = page.text if "\n" in page.text else None

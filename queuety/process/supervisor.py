@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from queuety.process import child, host
+from queuety.process import child, host, limits
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
+from queuety.process.limits import Call
 from queuety.process.plan import Mode, Plan
 from queuety.process.titles import title
 from queuety.process.wake import Waker
@@ -24,8 +25,6 @@ from queuety.process.wire import Wire
 log = logging.getLogger("queuety.supervisor")
 
 MOST_WORKERS = 1000
-GRACE_S = 2.0  # a handler that swallows its time limit or its cancellation is killed after that
-COOPERATION_S = 5.0  # a handler that asks should_stop() is given so long before it is interrupted
 IDLE_LEAVE_S = 1.5  # a worker with nothing in hand that has not left by then is killed
 SETTLE_S = 2.0  # how long leaving waits for the database
 EARLY_DEATHS = 10  # in a row, before any worker became ready: give up
@@ -156,23 +155,20 @@ class Supervisor:
     def _watch_limits(self, now: float) -> None:
         """Kill what swallows its time limit or its cancellation. Here, since the supervisor never waits."""
         for one in self._workers.values():
-            page = one.page
-            slot, deadline = page.current, page.deadline
-            if slot < 0:
-                continue
-            if deadline and now > deadline + GRACE_S and page.deadline == deadline:
-                log.warning("worker %d does not heed its time limit: killed", one.pid)
-                page.cut = Cut.TIME_LIMIT
-                host.kill_group(one.pid)
-            elif page.cancel and page.cancel == page.ids[slot]:
-                patience = COOPERATION_S if page.cooperates else 0.0
-                waited = now - max(page.cancel_at, page.began)
-                if waited > patience + GRACE_S:
-                    page.cut = Cut.CANCEL
+            match limits.call(one.page, now):
+                case Call.KILL_FOR_TIME:
+                    log.warning("worker %d does not heed its time limit: killed", one.pid)
+                    one.page.cut = Cut.TIME_LIMIT
                     host.kill_group(one.pid)
-                elif waited > patience:
+                case Call.KILL_FOR_CANCEL:
+                    log.warning("worker %d does not heed its cancellation: killed", one.pid)
+                    one.page.cut = Cut.CANCEL
+                    host.kill_group(one.pid)
+                case Call.CANCEL:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(one.pid, signal.SIGUSR2)
+                case Call.NOTHING:
+                    pass
 
     def _roll_on(self) -> None:
         """Replace one worker at a time (SIGHUP): the successor must be ready before the old one leaves."""
@@ -200,13 +196,19 @@ class Supervisor:
     # ── forks ─────────────────────────────────────────────────────────────────────────────────────
 
     def _fork_worker(self) -> bool:
+        done = sum(self.counts()[: Counter.SNOOZED])
+        if self.plan.max_jobs:
+            if self._dead:
+                return False  # what they held counts too, once it is settled
+            if done >= self.plan.max_jobs:
+                self._drain("done")
+                return False
         page = self._ledger.free()
         if page is None:
             return False
         page.clear()
         page.phase = Phase.BOOTING
         page.born = time.monotonic()
-        done = sum(self.counts()[: Counter.SNOOZED])
         pid = self._fork(lambda: child.worker(self.plan, page, self._poke_write, done))
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # the child does it too; whoever comes first
