@@ -30,7 +30,7 @@ def worker(plan: Plan, page: Page, poke_fd: int, done: int) -> int:
         from queuety.process.worker import Worker
 
         if plan.max_jobs:
-            plan = dataclasses.replace(plan, max_jobs=max(1, plan.max_jobs - done))
+            plan = dataclasses.replace(plan, max_jobs=plan.max_jobs - done)
         own = Worker(plan, plan.load(), page, poke_fd=poke_fd)
         _start(own.start, plan)
         own.loop()

@@ -395,3 +395,14 @@ def maybe_slow(ctx: Context, how: str = "", seconds: float = 0.0) -> Any:
 def value(ctx: Context, result: Any = None) -> Any:
     with noted(ctx):
         return result
+
+
+_kept: list[bytearray] = []
+
+
+@app.job
+def grow(ctx: Context, mb: int) -> int:
+    """Keep so much memory for good; returns the process id."""
+    with noted(ctx):
+        _kept.append(bytearray(os.urandom(1 << 20)) * mb)
+        return os.getpid()
