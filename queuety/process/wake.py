@@ -45,7 +45,10 @@ class Waker:
     def wait(self, seconds: float) -> tuple[list[signal.Signals], list[int]]:
         """Sleep up to `seconds`; return the signals that came and the watched descriptors that are ready."""
         events = self._poll.poll(max(0.0, seconds) * 1000)
-        ready = [fd for fd, _ in events if fd != self._read]
+        for fd, event in events:
+            if event & select.POLLNVAL:  # closed by somebody: it would be ready for ever
+                self.unwatch(fd)
+        ready = [fd for fd, event in events if fd != self._read and not event & select.POLLNVAL]
         return self.drain(), ready
 
     def drain(self) -> list[signal.Signals]:
