@@ -138,6 +138,7 @@ class Worker:
         self.page.phase = Phase.LEAVING
         if self.lone:  # a process of the pool ends without waiting for what handlers have left running
             self.runner.close()
+            self.alarm.uninstall()
         if self._conn is not None:
             with suppress(connect.Trouble):
                 if self.lone:
