@@ -118,6 +118,30 @@ def test_threads_that_handlers_leave_behind_do_not_keep_a_worker_from_being_repl
     sound(database, ledger, pool)
 
 
+def test_everything_at_once_harms_no_other_job(database, tmp_path):
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+    villains = [
+        *("fail", "exit_politely", "raise_odd", "leave", "kill_self", "segfault", "over_and_swallow_all"),
+        *("close_stdout", "close_descriptors", "ignore_signals", "leave_thread", "leave_async"),
+        *("fork_and_return", "cut_backends"),
+    ]
+    good = []
+    for villain in villains:
+        app.enqueue(villain, {}, max_attempts=1)
+        good += [app.enqueue("echo", {"value": villain}), app.enqueue("say", {"text": villain})]
+
+    with daemon(database, "--workers=2", app=ROUGH, ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
+        for job in good:
+            assert (job.wait(40).state, job.job().attempts) == ("completed", 1)
+        assert [job.result() for job in good[::2]] == villains
+        until(lambda: not app.jobs(state="pending") and not app.jobs(state="processing"))
+        assert pool.stop(5) == 0
+
+    assert all(starts(ledger)[job.id] == 1 for job in good)
+    sound(database, ledger, pool, tracebacks=True)
+
+
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 

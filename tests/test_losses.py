@@ -204,6 +204,27 @@ def test_no_job_is_lost_when_workers_are_killed_at_random(database, tmp_path):
     sound(database, ledger, pool)
 
 
+def test_no_job_is_lost_whoever_of_a_pool_is_killed(database, conn, tmp_path):
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+    app.enqueue_many([("sleep", {"seconds": 0.01})] * 300)
+    dice = random.Random(2)
+
+    with daemon(database, "--workers=3", ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
+        pool.ready(3)
+        for _ in range(10):
+            # Supervisors aside: everybody may die at any time, and every job is in one place at every instant.
+            dice.choice([*pool.workers(), pool.keeper()]).kill()
+            counted = conn.execute("SELECT count(*), count(DISTINCT id) FROM queuety.all_jobs").fetchone()
+            assert counted == (300, 300)
+            time.sleep(0.1)
+        until(lambda: sum(states(database)[state] for state in ("completed", "buried")) == 300, 30)
+        assert pool.stop() == 0
+
+    assert len(starts(ledger)) == 300
+    sound(database, ledger, pool)
+
+
 # ── no double run ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
 from queuety import Queuety
 from queuety.store.connect import Connection
+from tests import checks
 from tests.daemon import daemon, read_ledger, until
 from tests.servers import own_server
 
 APP = "tests.apps.data:app"
+ROUGH = "tests.apps.rough:app"
 QUICK = {"QUEUETY_STALE_TIMEOUT": "3", "QUEUETY_WORKER_SLEEP": "0.5"}
 
 
@@ -67,6 +73,72 @@ def test_a_committed_enqueue_is_never_lost_and_an_uncommitted_one_never_was(data
     assert killed
     assert set(places) == {60}
     assert counted(conn, "SELECT count(*) FROM queuety.finished_jobs WHERE state = 'completed'") == 61
+
+
+def test_a_job_is_started_at_most_max_attempts_times_and_never_beside_itself(database, tmp_path):
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+    endings = ["fail", "leave", "kill_self", "segfault", "over_in_c", "over_and_swallow_all"]
+    jobs = [app.enqueue(handler, {}, max_attempts=2, backoff=[0]) for handler in endings]
+
+    with daemon(database, "--workers=3", app=ROUGH, ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
+        for job in jobs:
+            assert (job.wait(30).state, job.job().attempts) == ("buried", 2)
+        assert pool.stop() == 0
+
+    assert checks.starts(ledger) == {job.id: 2 for job in jobs}
+    for job in jobs:
+        first, second = (entry for entry in read_ledger(ledger) if entry.job == job.id)
+        assert first.pid == second.pid or not psutil.pid_exists(first.pid)
+    checks.sound(database, ledger, pool)
+
+
+def test_a_killed_worker_costs_its_job_milliseconds_and_a_long_job_that_lives_is_never_touched(
+    database, tmp_path
+):
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+    long = app.enqueue("hold_then", {"seconds": 5})
+    env = {**QUICK, "QUEUETY_STALE_TIMEOUT": "1"}
+
+    with daemon(database, "--workers=2", app=ROUGH, ledger=ledger, log=tmp_path / "log", env=env) as pool:
+        until(lambda: checks.starts(ledger)[long.id])
+        killed = app.enqueue("hang_once", {}, backoff=[0])
+        until(lambda: checks.starts(ledger)[killed.id])
+        os.kill(read_ledger(ledger)[-1].pid, signal.SIGKILL)
+        at = time.monotonic()
+        assert killed.wait(5).attempts == 2
+        again = [entry.at for entry in read_ledger(ledger) if entry.job == killed.id][1]
+        assert long.wait(10).attempts == 1
+        assert pool.stop() == 0
+
+    assert again - at < 1
+    checks.sound(database, ledger, pool)
+
+
+def test_stopping_is_clean(database, tmp_path):
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+    app.enqueue_many([("sleep", {"seconds": 0.5})] * 20)
+
+    for number, whole_group in itertools.product((signal.SIGTERM, signal.SIGINT), (False, True)):
+        begun = len(checks.starts(ledger))
+        with daemon(database, "--workers=2", ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
+            until(lambda: len(checks.starts(ledger)) >= begun + 2)  # noqa: B023
+            family = psutil.Process(pool.pid).children()
+            (pool.signal_group if whole_group else pool.signal)(number)
+            told = time.monotonic()
+            assert pool.wait(5) == 0
+        assert checks.remaining(family, 0) == []
+        assert [e for e in read_ledger(ledger) if e.what == "start" and e.at > told + 0.2] == []
+
+    assert checks.starts(ledger) == checks.ends(ledger)
+    assert checks.states(database) == {
+        "completed": len(checks.ends(ledger)),
+        "pending": 20 - len(checks.ends(ledger)),
+    }
+    assert set(checks.attempts(database).values()) == {0, 1}
+    checks.sound(database, ledger, pool)
 
 
 def test_order_is_place_in_the_queue_list_then_priority_then_due_time_then_id(database, tmp_path):
