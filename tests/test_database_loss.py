@@ -86,9 +86,9 @@ def test_a_pool_survives_an_immediate_restart_of_the_server(clean, tmp_path, dow
 
 def wakes_promptly(app: Queuety) -> None:
     """Jobs start at once, not at the next poll: the keeper listens. The pool of QUICK polls twice a second."""
-    time.sleep(1.5)  # let it go to sleep
+    time.sleep(0.8)  # let it go to sleep
     waits = []
-    for _ in range(5):
+    for _ in range(3):
         began = time.monotonic()
         app.enqueue("ok").wait(10)
         waits.append(time.monotonic() - began)
@@ -101,7 +101,7 @@ def test_a_pool_can_be_stopped_while_the_database_is_away(clean, tmp_path):
         pool.ready(2)
         clean.kill()
         try:
-            until(lambda: pool.log().count("lost the database") >= 3, what="everybody's notice")
+            until(lambda: "lost the database" in pool.log())
             began = time.monotonic()
             code = pool.stop()
             took = time.monotonic() - began
@@ -213,7 +213,7 @@ def test_one_ended_session_each_is_one_hiccup(database, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds"), [(1500, 4.0), pytest.param(4000, 30.0, marks=pytest.mark.soak)]
+    ("count", "seconds"), [(1500, 2.0), pytest.param(4000, 30.0, marks=pytest.mark.soak)]
 )
 def test_no_job_is_lost_or_stuck_in_a_storm_of_ended_sessions(database, tmp_path, count, seconds):
     ledger = tmp_path / "ledger"

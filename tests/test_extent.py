@@ -178,6 +178,7 @@ COMMANDS = [
 # ── few connections ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.soak
 def test_with_too_few_connections_those_that_got_one_do_the_work(tmp_path):
     ledger = tmp_path / "ledger"
     with own_server(max_connections="6", superuser_reserved_connections="0") as server:

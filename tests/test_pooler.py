@@ -114,7 +114,9 @@ def test_a_pool_works_behind_a_transaction_pooler(database, pooled, tmp_path):
 def test_verbs_and_pauses_work_behind_a_transaction_pooler(pooled, tmp_path):
     app = Queuety(pooled)
 
-    with daemon(pooled, "--workers=2", "--queue=default,other", app=APP, log=tmp_path / "log") as pool:
+    with daemon(
+        pooled, "--workers=2", "--queue=default,other", "--sleep=0.3", app=APP, log=tmp_path / "log"
+    ) as pool:
         pool.ready(2)
         app.pause("other")
         waiting = app.enqueue("ok", queue="other")
@@ -136,7 +138,7 @@ def test_verbs_and_pauses_work_behind_a_transaction_pooler(pooled, tmp_path):
 def test_the_transaction_of_a_job_works_behind_a_transaction_pooler(database, pooled, tmp_path):
     with connect(database) as conn:
         conn.execute("CREATE TABLE effects (key text, attempt int)")
-        with daemon(pooled, app=APP, log=tmp_path / "log"):
+        with daemon(pooled, "--sleep=0.3", app=APP, log=tmp_path / "log"):
             job = Queuety(pooled).enqueue("effect", {"key": "k", "then": "raise inside"}, backoff=[0.1])
             ended = job.wait(20)
         rows = conn.execute("SELECT key, attempt FROM effects").fetchall()
