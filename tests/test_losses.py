@@ -57,14 +57,16 @@ def abandon(conn, count, *, ago="1 day", handler="ok", queue="default", worker="
 
 
 def no_overlap(ledger):
-    """No two runs of a job were ever under way at the same time."""
-    runs: dict[int, list[tuple[float, float]]] = {}
+    """No run of a job had its end noted after the next one had begun. A killed run notes no end."""
+    runs: dict[int, dict[tuple[int, int], dict[str, float]]] = {}
     for entry in read_ledger(ledger):
-        if entry.what == "start":
-            runs.setdefault(entry.job, []).append((entry.at, float("inf")))
-        else:
-            runs[entry.job][-1] = (runs[entry.job][-1][0], entry.at)
-    return all(one[1] <= two[0] for all_of in runs.values() for one, two in itertools.pairwise(all_of))
+        runs.setdefault(entry.job, {}).setdefault((entry.attempt, entry.pid), {})[entry.what] = entry.at
+    for of_job in runs.values():
+        in_order = sorted(of_job.values(), key=lambda run: run["start"])
+        for one, two in itertools.pairwise(in_order):
+            if one.get("end", 0.0) > two["start"]:
+                return False
+    return True
 
 
 # ── lost jobs ─────────────────────────────────────────────────────────────────────────────────────
@@ -332,6 +334,7 @@ def test_a_pool_with_thousands_to_recover_renews_its_own_leases_meanwhile(databa
     assert starts(ledger) == {job.id: 1}
 
 
+@pytest.mark.soak
 def test_an_end_that_cannot_be_stored_now_is_stored_later(tmp_path):
     """The database is read-only for a while, in the middle of a job and of an idle pool."""
     ledger = tmp_path / "ledger"
