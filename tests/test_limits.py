@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -157,7 +158,7 @@ def cut(app, ledger, over):
     asked = time.monotonic()
     for job in jobs.values():
         app.cancel(job.id)
-    ended = {}
+    ended: dict[str, Any] = {}
     while len(ended) < len(jobs):
         assert time.monotonic() < asked + 15
         for handler, job in jobs.items():
