@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from queuety.model import Priority
+from queuety.texts import clean
 
 if TYPE_CHECKING:
     import psycopg
 
+_MESSAGE = 500  # signs of a progress message that are kept
 _QUIET_S = 0.5  # two progress events a second at most, apart from every tenth of the way
 
 
@@ -29,6 +32,12 @@ class RunningJob:
     tags: tuple[str, ...]
     enqueued_at: datetime
     available_at: datetime
+
+
+def _number(value: float | None) -> float | None:
+    """A number that JSON can carry, or None: a handler's progress is never worth its failure."""
+    fit = isinstance(value, int | float) and math.isfinite(value)
+    return value if fit else None
 
 
 class Run(Protocol):
@@ -60,12 +69,10 @@ class Context:
         Cheap to call often: at most two events a second are written, and one at each tenth of the way; the last
         one always is.
         """
-        data = {
-            key: value
-            for key, value in (("step", step), ("total", total), ("message", message))
-            if value is not None
-        }
-        self._unsent = data
+        step, total = _number(step), _number(total)
+        text = None if message is None else clean(str(message), _MESSAGE)
+        told = (("step", step), ("total", total), ("message", text))
+        self._unsent = {key: value for key, value in told if value is not None}
         now = time.monotonic()
         tenth = int(10 * step / total) if step is not None and total else self._tenth
         if now - self._sent_at >= _QUIET_S or tenth != self._tenth:
@@ -73,7 +80,10 @@ class Context:
             self.flush(now)
 
     def partial(self, data: dict[str, Any]) -> None:
-        """Hand out a first part of the result while the job runs on."""
+        """Hand out a first part of the result while the job runs on.
+
+        data: strict JSON, no larger than a payload may be; raises PayloadError otherwise.
+        """
         self._run.note("partial", data)
 
     def should_stop(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from queuety.context import Context
@@ -25,6 +25,7 @@ R = TypeVar("R")
 
 ON_DUPLICATE = ("return", "error")
 _MAX_ATTEMPTS = 1000
+_LONG_AGO = datetime(2, 1, 1, tzinfo=UTC)
 _LONGEST_TIMEOUT_S = 30 * 86400.0
 
 
@@ -231,7 +232,12 @@ def check_instant(value: object) -> datetime:
         raise UsageError(
             f"at={value!r} has no time zone", "give an aware datetime, e.g. datetime.now(timezone.utc)"
         )
-    return value
+    if value.year == 1:
+        return _LONG_AGO  # what lies in the past means now, and the database begins a day later than Python
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise UsageError(f"at={value!r} is beyond the year 9999", "give an earlier time") from None
 
 
 def _named(option: str, check: Callable[[Any], Any], value: object) -> Any:

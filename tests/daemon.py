@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM, Signals
 from typing import Any
 
 import psutil
@@ -91,12 +91,15 @@ class Daemon:
         def able() -> list[psutil.Process]:
             return [one for one in self.workers() if "starts" not in " ".join(one.cmdline())]
 
-        return until(lambda: len(able()) >= count and able(), 30, f"{count} workers\n{self.log()}")
+        found: list[psutil.Process] = until(
+            lambda: len(able()) >= count and able(), 30, f"{count} workers\n{self.log()}"
+        )
+        return found
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         os.kill(self.pid, number)
 
-    def signal_group(self, number: signal.Signals) -> None:
+    def signal_group(self, number: Signals) -> None:
         """To every process of the pool, as a terminal or a process manager does."""
         for process in [*psutil.Process(self.pid).children(), psutil.Process(self.pid)]:
             with suppress(psutil.NoSuchProcess):
@@ -106,7 +109,7 @@ class Daemon:
         return self.process.wait(seconds)
 
     def stop(self, seconds: float = 20.0) -> int:
-        self.signal(signal.SIGTERM)
+        self.signal(SIGTERM)
         return self.wait(seconds)
 
     def kill(self) -> None:

@@ -17,7 +17,7 @@ def text(payload: str | None) -> str:
     if payload is None:
         return "{}"
     if payload == "-":
-        return _whole(sys.stdin.buffer, "standard input")
+        return _whole(opened("-"), "standard input")
     if payload.startswith("@"):
         with opened(payload[1:]) as file:
             return _whole(file, payload[1:])
@@ -34,6 +34,8 @@ def read(given: str, limit_bytes: int, what: str = "payload") -> dict[str, Any]:
 def opened(name: str) -> IO[bytes]:
     """Open a file to read; `-` is standard input."""
     if name == "-":
+        if sys.stdin is None:
+            raise UsageError("standard input is closed", "give the payload itself, or @file")
         return sys.stdin.buffer
     try:
         return Path(name).open("rb")

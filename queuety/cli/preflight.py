@@ -181,6 +181,7 @@ def _answer(wire: Any, target: str, directory: Path) -> None:
         migrations.migrate(asked["url"])
     with connect.connect(asked["url"], name="queuety preflight") as conn:
         schema.check_schema(conn)
+        schema.check_writable(conn)
         schema.check_rights(conn)
         free = capacity.spare(conn)
     _tell(wire, {"handlers": len(app.handlers), "free": free})

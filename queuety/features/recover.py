@@ -112,5 +112,5 @@ def _settle(
 
 def _silent(fact: Facts) -> ErrorInfo:
     return ErrorInfo(
-        "WorkerLost", f"worker {fact.label or '?'} showed no sign of life for longer than its lease"
+        "WorkerLost", f"worker {fact.worker or '?'} showed no sign of life for longer than its lease"
     )

@@ -10,6 +10,7 @@ import signal
 import time
 
 from queuety.errors import DatabaseUnreachable, QueuetyError
+from queuety.process import host
 from queuety.process.ledger import Ledger, Page
 from queuety.process.output import protect
 from queuety.process.plan import Plan
@@ -23,6 +24,7 @@ def worker(plan: Plan, page: Page, poke_fd: int, done: int) -> int:
     """Be a worker; returns the exit code. done: jobs that the pool's workers have ended so far."""
     os.setpgid(0, 0)  # so that it can be ended together with what its handlers start
     page.pid = os.getpid()
+    host.signal_when_orphaned(signal.SIGTERM)
     title(f"worker {plan.name} starts")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     protect()

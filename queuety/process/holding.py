@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import random
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from queuety.model import (
 )
 from queuety.policy.retry import Backoff
 from queuety.policy.verdict import decide
+from queuety.process import host
 from queuety.process.ledger import Counter, Cut, Mark, Phase
 from queuety.process.link import RunLink
 from queuety.process.report import counter_of, tell
@@ -202,4 +202,4 @@ class Holding:
         self.page.text = outcome.error.traceback or outcome.error.message
         self.part(slot)
         self.page.cut = Cut.TIME_LIMIT
-        os.killpg(0, signal.SIGKILL)
+        host.end_own_group()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
+
+_PR_SET_PDEATHSIG = 1
 
 _SELF: dict[int, psutil.Process] = {}
 
@@ -55,6 +59,20 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+def end_own_group() -> NoReturn:
+    """End this process and everything it started that is still in its process group."""
+    if os.getpgrp() == os.getpid():  # a handler may have joined another one: that is not ours to end
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def signal_when_orphaned(number: signal.Signals) -> None:
+    """Ask the kernel to send this process `number` when its parent dies; nothing happens where it cannot."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def alive(pid: int) -> bool:

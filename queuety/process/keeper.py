@@ -14,7 +14,7 @@ from queuety.errors import QueuetyError
 from queuety.features.recover import BATCH, recover, settle_dead
 from queuety.model import Interrupted, Outcome, Returned, Settlement
 from queuety.policy.retry import Backoff
-from queuety.process import host
+from queuety.process import host, limits
 from queuety.process.coroner import Coroner
 from queuety.process.ledger import Cut, Ledger, Mark, Page, Phase
 from queuety.process.plan import Mode, Plan
@@ -121,6 +121,7 @@ class Keeper:
                 waiting = True
             else:
                 waiting = True
+                limits.enforce(page, now)
                 if now > left:
                     page.cut = Cut.STOP
                     host.kill_group(page.pid)
@@ -408,7 +409,7 @@ class Keeper:
 
 
 def _tell(fact: Facts, settlement: Settlement) -> None:
-    tell(log, fact.id, fact.label or "", fact.attempts, fact.max_attempts, settlement)
+    tell(log, fact.id, fact.handler, fact.attempts, fact.max_attempts, settlement)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -156,6 +156,7 @@ class Page:
         """Note a claim: its jobs are held, none is begun."""
         count = len(ids)
         self.count = 0  # a reader never sees new ids with old marks
+        self.cancel = 0  # it was meant for an earlier claim
         self.marks[:count] = bytes(count)
         for slot, job_id in enumerate(ids):
             self.ids[slot] = job_id

@@ -1,10 +1,17 @@
-"""What a running job's page calls for: pure, so that it can be tested without a process."""
+"""Time limits and cancellations that a handler does not heed: what a page calls for, and doing it."""
 
 from __future__ import annotations
 
 import enum
+import logging
+import os
+import signal
+from contextlib import suppress
 
-from queuety.process.ledger import Page
+from queuety.process import host
+from queuety.process.ledger import Cut, Page
+
+log = logging.getLogger("queuety.limits")
 
 GRACE_S = 2.0  # a handler that swallows its time limit or its cancellation is killed after that
 COOPERATION_S = 5.0  # a handler that asks should_stop() is given so long before it is interrupted
@@ -34,3 +41,21 @@ def call(page: Page, now: float) -> Call:
         if waited > patience:
             return Call.CANCEL
     return Call.NOTHING
+
+
+def enforce(page: Page, now: float) -> None:
+    """Do what the page calls for: the supervisor does, who never waits; the keeper, should that be gone."""
+    match call(page, now):
+        case Call.KILL_FOR_TIME:
+            log.warning("worker %d does not heed its time limit: killed", page.pid)
+            page.cut = Cut.TIME_LIMIT
+            host.kill_group(page.pid)
+        case Call.KILL_FOR_CANCEL:
+            log.warning("worker %d does not heed its cancellation: killed", page.pid)
+            page.cut = Cut.CANCEL
+            host.kill_group(page.pid)
+        case Call.CANCEL:
+            with suppress(ProcessLookupError):
+                os.kill(page.pid, signal.SIGUSR2)
+        case Call.NOTHING:
+            pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from queuety.context import RunningJob
-from queuety.errors import LeaseLost
+from queuety.errors import LeaseLost, UsageError
 from queuety.model import Complete, Outcome, Priority, Returned
+from queuety.payload import dumps
 from queuety.process.ledger import Mark
 from queuety.store import claims, connect, events
 from queuety.store.claims import Batch, Claimed
@@ -31,6 +31,7 @@ class RunLink:
         self._worker = worker
         self._claimed = job
         self.settled = False
+        self._open = False
         self.job = RunningJob(
             id=job.id,
             handler=job.handler,
@@ -52,7 +53,7 @@ class RunLink:
     def note(self, kind: str, data: dict[str, Any]) -> None:
         """Write a journal event; a database that is away costs the event, never the job."""
         job, worker = self._claimed, self._worker
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        text = dumps(data, limit_bytes=worker.settings.payload_limit, what=kind)
         worker.in_store = True
         try:
             if not events.write(worker.connection(), job.id, job.lease, kind, text):
@@ -71,6 +72,12 @@ class RunLink:
         Closed afterwards: locks, settings and roles of this job must not reach another's.
         """
         job, page = self._claimed, self._worker.page
+        if self.settled or self._open:
+            raise UsageError(
+                f"job {job.id} has completed in an earlier ctx.transaction(), or is about to",
+                "do all that belongs together in one block",
+            )
+        self._open = True
         conn = connect.connect(self._worker.plan.url, name=f"queuety worker {self._worker.name} transaction")
         try:
             with conn.transaction():
@@ -84,6 +91,7 @@ class RunLink:
                 Mark.SETTLED
             )  # or the keeper would take the row's absence for a lost lease
         finally:
+            self._open = False
             conn.close()
 
     def after(self, outcome: Outcome) -> None:

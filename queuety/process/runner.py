@@ -149,8 +149,10 @@ def keep(value: Any, limit: int) -> Returned:
 
 def _snoozed(error: Snooze) -> Outcome:
     after = _bounded(error.after)
-    if after is None:
-        return Raised(ErrorInfo("Snooze", f"a snooze needs a number of seconds, not {error.after!r}"))
+    if after is None or error.after < 0:
+        return Raised(
+            ErrorInfo("Snooze", f"a snooze needs a number of seconds, 0 or more, not {error.after!r}")
+        )
     return Snoozed(after, str(error.reason))
 
 

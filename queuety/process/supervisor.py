@@ -16,7 +16,6 @@ from typing import NoReturn
 
 from queuety.process import child, host, limits
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
-from queuety.process.limits import Call
 from queuety.process.plan import Mode, Plan
 from queuety.process.titles import title
 from queuety.process.wake import Waker
@@ -89,6 +88,13 @@ class Supervisor:
         names = ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "CHLD")
         self._waker = Waker(getattr(signal, f"SIG{name}") for name in names)
         title(f"supervisor {self.plan.name} [{','.join(self.plan.queues)}]"[:200])
+        log.info(
+            "pool %s: %d worker%s for %s",
+            self.plan.name,
+            self.wanted,
+            "s" * (self.wanted > 1),
+            ", ".join(self.plan.queues),
+        )
         try:
             while not self._finished():
                 self._reap()
@@ -155,20 +161,7 @@ class Supervisor:
     def _watch_limits(self, now: float) -> None:
         """Kill what swallows its time limit or its cancellation. Here, since the supervisor never waits."""
         for one in self._workers.values():
-            match limits.call(one.page, now):
-                case Call.KILL_FOR_TIME:
-                    log.warning("worker %d does not heed its time limit: killed", one.pid)
-                    one.page.cut = Cut.TIME_LIMIT
-                    host.kill_group(one.pid)
-                case Call.KILL_FOR_CANCEL:
-                    log.warning("worker %d does not heed its cancellation: killed", one.pid)
-                    one.page.cut = Cut.CANCEL
-                    host.kill_group(one.pid)
-                case Call.CANCEL:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(one.pid, signal.SIGUSR2)
-                case Call.NOTHING:
-                    pass
+            limits.enforce(one.page, now)
 
     def _roll_on(self) -> None:
         """Replace one worker at a time (SIGHUP): the successor must be ready before the old one leaves."""

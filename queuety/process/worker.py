@@ -16,8 +16,8 @@ from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
 from queuety.process.alarm import Alarm
 from queuety.process.holding import Holding
-from queuety.process.host import own_memory
-from queuety.process.ledger import SLOTS, Page, Phase
+from queuety.process.host import end_own_group, own_memory
+from queuety.process.ledger import SLOTS, Cut, Page, Phase
 from queuety.process.output import Standard
 from queuety.process.plan import Mode, Plan
 from queuety.process.runner import Runner
@@ -68,6 +68,7 @@ class Worker:
         self._rewound = self._born = time.monotonic()
         self._memory_checked = 0.0
         self._poked = 0.0
+        self._orphan_until = 0.0  # when to end the run, once the supervisor is gone
         self._size_asked = 1
         self._cancelled = (0, 0.0)  # the run that was interrupted for its cancellation, and when
         self.forked = False  # true only in a process that a handler has forked
@@ -306,6 +307,11 @@ class Worker:
 
     def _on_stop(self, *_: object) -> None:
         self.leaving = self.leaving or "asked to stop"
+        if not self.lone and not self._orphan_until and os.getppid() != self._parent:
+            # Nobody may be left to renew the lease: be gone before another worker can be given the job.
+            patience = min(self.settings.worker_stop_timeout, self.settings.stale_timeout / 2)
+            self._orphan_until = time.monotonic() + patience
+            self.alarm.at(self._orphan_until)
 
     def _on_cancel(self, *_: object) -> None:
         page, now = self.page, time.monotonic()
@@ -322,6 +328,11 @@ class Worker:
         page = self.page
         if not self.runner.inside:
             return
+        if self._orphan_until:
+            if time.monotonic() >= self._orphan_until - 0.001:
+                page.cut = Cut.STOP
+                end_own_group()
+            self.alarm.at(self._orphan_until)
         if self.in_store:
             self.alarm.at(time.monotonic() + 0.02)
         elif page.deadline and time.monotonic() >= page.deadline - 0.001:

@@ -42,7 +42,8 @@ class Facts(NamedTuple):
     max_attempts: int
     cancel_requested: bool
     backoff: str | None
-    label: str | None
+    handler: str
+    worker: str | None
 
 
 class Lanes:
@@ -203,8 +204,9 @@ def _settlements(batch: Batch) -> list[Step]:
             began=array([row[2] for row in batch.buried]),
             ended=array([row[3] for row in batch.buried]),
         )
-    if batch.given_back:
-        add("give_back", ids=array(batch.given_back))
+    if batch.given_back or batch.cancelled:
+        # A cancelled one too: if nobody has asked for it under this lease, it is given back rather than stuck.
+        add("give_back", ids=array([*batch.given_back, *batch.cancelled]))
     if batch.parked:
         add(
             "park",

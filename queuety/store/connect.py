@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import psycopg
@@ -37,15 +38,27 @@ def parameters(url: str, **extra: Any) -> dict[str, Any]:
     """
     try:
         given: dict[str, Any] = dict(conninfo.conninfo_to_dict(url))
-    except psycopg.ProgrammingError:  # libpq repeats the whole string, secret and all
-        raise UsageError(
-            "the database URL cannot be parsed",
-            "it must look like postgresql://user:password@host/name; encode special characters as %XX",
-        ) from None
+    except psycopg.ProgrammingError as error:
+        raise _unparsable(url, str(error)) from None
     defaults = dict(_DEFAULTS)
     if "," in str(given.get("host", "")):
         defaults["target_session_attrs"] = "read-write"
     return {**defaults, **extra, **given}
+
+
+def _unparsable(url: str, reason: str) -> UsageError:
+    """Say what is wrong with the URL without repeating it: it holds a secret, and libpq may repeat all of it."""
+    scheme, given, _ = url.partition("://")
+    if given and re.fullmatch(r"[\w+.-]{1,40}", scheme) and scheme not in ("postgresql", "postgres"):
+        return UsageError(
+            f"the database URL begins with {scheme}://", "write postgresql://user:password@host/name"
+        )
+    if reason.startswith("invalid URI query parameter"):
+        return UsageError(f"the database URL cannot be parsed: {reason.strip()}", "leave that parameter out")
+    return UsageError(
+        "the database URL cannot be parsed",
+        "it must look like postgresql://user:password@host/name; encode special characters as %XX",
+    )
 
 
 def connect(
@@ -112,8 +125,8 @@ def unreachable(error: BaseException) -> DatabaseUnreachable:
             f"the database cannot be used: {redact_text(error.diag.message_primary)}",
             "look at the server's log",
         )
-    lines = [line.strip() for line in redact_text(str(error)).splitlines() if line.strip()]
-    reason = lines[-1] if lines else type(error).__name__
+    reason = " ".join(redact_text(str(error)).split()).removeprefix("connection failed: ")[:500]
+    reason = reason or type(error).__name__
     return DatabaseUnreachable(
         f"the database cannot be reached: {reason}",
         "check QUEUETY_DATABASE_URL and that the server is running",
@@ -151,9 +164,7 @@ def lost(error: BaseException) -> bool:
 
 def unstorable(error: BaseException) -> bool:
     """True if a value was refused, not the statement: a result or an error text that cannot be stored."""
-    return isinstance(
-        error, psycopg.DataError | errors.UntranslatableCharacter | errors.ProgramLimitExceeded
-    )
+    return isinstance(error, psycopg.DataError | errors.UntranslatableCharacter | errors.ProgramLimitExceeded)
 
 
 def again(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg import errors as pg
 
-from queuety.errors import RightsMissing, SchemaMismatch
+from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch
 from queuety.store.connect import Connection, translate
 
 # The newest revision under migrations/versions; what this version's statements are written for.
@@ -49,6 +49,16 @@ def check_schema(conn: Connection) -> None:
         raise SchemaMismatch(
             f"the schema is at revision {found}, newer than {EXPECTED}, the last that this version knows",
             "update Queuety here; `queuety db migrate` only moves forward",
+        )
+
+
+def check_writable(conn: Connection) -> None:
+    """Promise that the database takes writes now. Raises DatabaseUnreachable on a standby or a read-only one."""
+    row = conn.execute("SELECT pg_is_in_recovery(), current_setting('transaction_read_only')").fetchone()
+    if row is not None and (row[0] or row[1] == "on"):
+        raise DatabaseUnreachable(
+            f"the database {conn.info.dbname!r} is read-only",
+            "point QUEUETY_DATABASE_URL at the primary server",
         )
 
 
