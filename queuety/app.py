@@ -147,14 +147,14 @@ class Queuety:
                     raise refused from None
         return dumps(dict(payload), limit_bytes=limit, what="payload")
 
-    def write(self, job: NewJob, connection: Any = None) -> JobHandle:
-        """Write a checked job; the road that all enqueue calls take."""
+    def write(self, job: NewJob, connection: Any = None, payload: str | None = None) -> JobHandle:
+        """Write a checked job, with `payload` for its own; the road that all enqueue calls take."""
         from queuety.store import enqueue
 
         if connection is not None:
-            return JobHandle(self, enqueue.one(connection, job))
+            return JobHandle(self, enqueue.one(connection, job, payload))
         with self._borrow() as conn:
-            return JobHandle(self, enqueue.one(conn, job))
+            return JobHandle(self, enqueue.one(conn, job, payload))
 
     def write_many(self, jobs: Iterable[tuple[NewJob, str]], connection: Any = None) -> JobHandles:
         """Write checked jobs, as pairs of template and payload; the road that all bulk calls take."""

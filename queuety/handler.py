@@ -19,6 +19,7 @@ from queuety.units import CENTURY_S, seconds
 if TYPE_CHECKING:
     from queuety.app import Queuety
     from queuety.handle import JobHandle, JobHandles
+    from queuety.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +87,7 @@ class Handler(Generic[P, R]):
         self.options = settings
         self.is_async = inspect.iscoroutinefunction(function)
         self.codec = Codec(function, name, context_type=Context)
+        self.template: tuple[Settings, NewJob] | None = None  # of a job without options of its own
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__wrapped__ = function
@@ -99,7 +101,7 @@ class Handler(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Write a job; the arguments are checked against the signature first."""
-        return Call(self, JobOptions()).enqueue(*args, **kwargs)
+        return Call(self, PLAIN).enqueue(*args, **kwargs)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]], *, connection: Any = None) -> JobHandles:
         """Write a job for each mapping of named arguments, all or nothing, streamed with COPY."""
@@ -157,6 +159,9 @@ class JobOptions:
         return cls(**parsed)
 
 
+PLAIN = JobOptions()
+
+
 class Call(Generic[P, R]):
     """A handler together with options for the jobs about to be written."""
 
@@ -168,19 +173,27 @@ class Call(Generic[P, R]):
         """Write a job; the arguments are checked against the signature first."""
         handler = self._handler
         payload = handler.codec.encode(args, kwargs, handler.app.settings.payload_limit)
-        return handler.app.write(self._new(payload), self._options.connection)
+        return handler.app.write(self._template(), self._options.connection, payload)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> JobHandles:
         """Write a job for each mapping of named arguments, all or nothing, streamed with COPY."""
         handler = self._handler
         limit = handler.app.settings.payload_limit
-        blank = self._new("{}")
+        blank = self._template()
         encode = handler.codec.encode
         jobs = ((blank, _placed(encode, payload, limit, place)) for place, payload in enumerate(payloads))
         return handler.app.write_many(jobs, self._options.connection)
 
-    def _new(self, payload: str) -> NewJob:
-        return new_job(self._handler.app, self._handler.name, payload, self._options, self._handler.options)
+    def _template(self) -> NewJob:
+        """What the job is like, apart from its payload; kept for the calls without options."""
+        handler = self._handler
+        kept = handler.template
+        if self._options is PLAIN and kept is not None and kept[0] is handler.app.settings:
+            return kept[1]
+        job = new_job(handler.app, handler.name, "{}", self._options, handler.options)
+        if self._options is PLAIN:
+            handler.template = handler.app.settings, job
+        return job
 
 
 def new_job(app: Queuety, name: str, payload: str, given: JobOptions, own: Options | None) -> NewJob:

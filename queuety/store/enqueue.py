@@ -16,7 +16,9 @@ from psycopg.rows import tuple_row
 
 from queuety.errors import DuplicateJob, UsageError
 from queuety.model import NewJob
+from queuety.store.bounded import Bounded
 from queuety.store.connect import Connection
+from queuety.store.pipeline import Step, alone
 from queuety.store.statements import statement
 
 CHUNK = 10_000  # jobs per COPY; memory stays bounded whatever the caller streams
@@ -29,32 +31,25 @@ _CAST = re.compile(r"::(?=[a-z])")
 _TAKEN = "SELECT j.id FROM queuety.jobs AS j WHERE j.unique_key = %(unique_key)s"
 
 
-def one(conn: Any, job: NewJob) -> int:
-    """Write a job with its own payload and return its id, within whatever transaction `conn` is in.
+def one(conn: Any, job: NewJob, payload: str | None = None) -> int:
+    """Write a job and return its id, within whatever transaction `conn` is in.
 
-    conn: psycopg connection, or SQLAlchemy Session or Connection.
+    conn: psycopg connection, or SQLAlchemy Session or Connection.  payload: instead of the job's own.
     If job.unique_key is taken by a job that has not ended, its id is returned, or DuplicateJob raised, as
     job.on_duplicate says.
     """
-    if job.plain and job.unique_key is None:
-        row = _fetch(
-            conn,
-            statement("insert_plain"),
-            {
-                "handler": job.handler,
-                "payload": job.payload,
-                "queue": job.queue,
-                "priority": int(job.priority),
-                "max_attempts": job.max_attempts,
-            },
-        )
-        return int(row[0])
-    values = {
+    values: dict[str, Any] = {
         "handler": job.handler,
-        "payload": job.payload,
+        "payload": job.payload if payload is None else payload,
         "queue": job.queue,
-        "priority": int(job.priority),
-        "max_attempts": job.max_attempts,
+        "priority": str(int(job.priority)),
+        "max_attempts": str(job.max_attempts),
+    }
+    if job.plain and job.unique_key is None:
+        if isinstance(conn, Bounded) and conn.autocommit:  # one of our own: no need to be polite to a user's
+            return int(alone(conn, Step("insert_plain", values)).rows[0][0])
+        return int(_fetch(conn, statement("insert_plain"), _numbered(values))[0])
+    values = _numbered(values) | {
         "delay": job.delay_s,
         "due": job.at,
         "tags": list(job.tags) or None,
@@ -76,6 +71,10 @@ def one(conn: Any, job: NewJob) -> int:
             )
         return int(taken[0])
     raise DuplicateJob(f"the unique key {job.unique_key!r} is taken and freed all the time", existing=0)
+
+
+def _numbered(values: dict[str, Any]) -> dict[str, Any]:
+    return values | {name: int(values[name]) for name in ("priority", "max_attempts")}
 
 
 def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:

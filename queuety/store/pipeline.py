@@ -73,10 +73,52 @@ def transaction(conn: Connection, steps: Sequence[Step]) -> list[Answer]:
     return answers[1:-1]
 
 
+def alone(conn: Connection, step: Step) -> Answer:
+    """Run one step as a transaction of its own: what `conn.execute` does, for a fraction of its time."""
+    pgconn = conn.pgconn
+    if pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        raise psycopg.ProgrammingError("the connection is in a transaction already")
+    text, names = _compiled(step.name)
+    values = _encoded(step, names)
+    try:
+        if conn.prepare_threshold is None:
+            pgconn.send_query_params(text, values)
+        else:
+            prepared = _PREPARED.setdefault(conn, set())
+            label = b"queuety_" + step.name.encode()
+            if step.name not in prepared:
+                pgconn.send_prepare(label, text)
+                _only(conn)
+                prepared.add(step.name)
+            pgconn.send_query_prepared(label, values)
+        return _answer(conn, _only(conn))
+    except psycopg.Error:
+        raise  # the server's word on the statement, or the end of the connection
+    except BaseException:
+        pgconn.finish()  # an answer is under way that nobody will read
+        raise
+
+
+def _only(conn: Connection) -> pq.abc.PGresult:
+    """The one result of the statement sent last."""
+    result = _next(conn)
+    if result is None:
+        raise psycopg.OperationalError("the server gave no answer")
+    while _next(conn) is not None:
+        pass
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise psycopg.errors.error_from_result(result, encoding=conn.info.encoding)
+    return result
+
+
+def _encoded(step: Step, names: tuple[str, ...]) -> list[bytes | None]:
+    return [None if (value := step.values[name]) is None else value.encode() for name in names]
+
+
 def _send(conn: Connection, step: Step) -> int:
     """Queue a step; returns how many results it will bring."""
     text, names = _compiled(step.name)
-    values = [None if (value := step.values[name]) is None else value.encode() for name in names]
+    values = _encoded(step, names)
     pgconn = conn.pgconn
     if conn.prepare_threshold is None:  # a pooler stands between
         pgconn.send_query_params(text, values)
