@@ -83,7 +83,8 @@ class Daemon:
         return self.children("worker")
 
     def keeper(self) -> psutil.Process:
-        return until(lambda: self.children("keeper"), what="a keeper")[0]
+        found: list[psutil.Process] = until(lambda: self.children("keeper"), what="a keeper")
+        return found[0]
 
     def ready(self, count: int = 1) -> list[psutil.Process]:
         """Wait for so many workers that can claim."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import chancy  # type: ignore[import-not-found]
+import chancy
 
 from bench.peers.driver import Driver, began, main
 

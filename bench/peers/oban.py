@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
-from oban import Oban, job  # type: ignore[import-not-found]
-from oban.schema import install  # type: ignore[import-not-found]
+import uvloop
+from oban import Oban, job
+from oban.schema import install
 
 from bench.peers.driver import Driver, began, main
 

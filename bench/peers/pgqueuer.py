@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg  # type: ignore[import-not-found]
-import uvloop  # type: ignore[import-not-found]
-from pgqueuer import PgQueuer  # type: ignore[import-not-found]
-from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found]
-from pgqueuer.queries import Queries  # type: ignore[import-not-found]
+import asyncpg
+import uvloop
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.queries import Queries
 
 from bench.peers.driver import Driver, began, main
 

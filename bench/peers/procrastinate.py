@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
+from procrastinate import App, PsycopgConnector
 
 from bench.peers.driver import Driver, began, main
 
