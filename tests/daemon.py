@@ -86,14 +86,20 @@ class Daemon:
         found: list[psutil.Process] = until(lambda: self.children("keeper"), what="a keeper")
         return found[0]
 
+    def able(self) -> list[psutil.Process]:
+        """Workers that can claim."""
+        found = []
+        for one in self.workers():
+            with suppress(psutil.NoSuchProcess):  # it has left meanwhile
+                if "starts" not in " ".join(one.cmdline()):
+                    found.append(one)
+        return found
+
     def ready(self, count: int = 1) -> list[psutil.Process]:
         """Wait for so many workers that can claim."""
 
-        def able() -> list[psutil.Process]:
-            return [one for one in self.workers() if "starts" not in " ".join(one.cmdline())]
-
         found: list[psutil.Process] = until(
-            lambda: len(able()) >= count and able(), 30, f"{count} workers\n{self.log()}"
+            lambda: len(self.able()) >= count and self.able(), 30, f"{count} workers\n{self.log()}"
         )
         return found
 

@@ -188,11 +188,10 @@ def test_the_history_of_a_job_is_its_journal_and_what_its_row_tells(conn):
         "enqueued",
         "progress",
         "retried",
-        "started",
         "retried",
         "cancelled",
     ]
-    assert [line.id > 0 for line in lines] == [False, True, True, False, True, False]
+    assert [line.id > 0 for line in lines] == [False, True, True, True, False]
     assert lines[3].attempt == 2
 
 

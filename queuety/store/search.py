@@ -102,6 +102,8 @@ def query(
         if wanted is not State.BURIED:
             where.append("state = %(state)s::queuety.job_state")
             values["state"] = str(wanted)
+            if wanted is State.PROCESSING:
+                where.append("lease_until IS NOT NULL")  # says the same, and has an index
     if queue is not None:
         where.append("queue = %(queue)s")
         values["queue"] = check_queue(queue)
