@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import psutil
@@ -13,6 +15,7 @@ from queuety.model import Cancel
 from queuety.process.ledger import Ledger
 from queuety.store import claims
 from queuety.store.claims import Batch, Lanes, Want
+from tests import ROOT
 from tests.daemon import daemon, read_ledger, until
 
 APP = "tests.apps.basic:app"
@@ -75,3 +78,15 @@ def test_a_time_in_the_first_year_means_now(database):
     job = Queuety(database).enqueue("ok", at=datetime(1, 1, 1, tzinfo=UTC))
 
     assert job.state() is State.PENDING
+
+
+def test_output_that_cannot_be_written_is_an_error_of_the_command(database):
+    command = [sys.executable, "-m", "queuety.cli.main", "--database-url", database, "--app", APP]
+    for arguments in (["status"], ["flush", "--json"], ["enqueue", "ok"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [*command, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT
+            )
+
+        assert done.returncode == 1, (arguments, done.stderr)
+        assert "the output cannot be written: No space left on device" in done.stderr

@@ -49,6 +49,7 @@ def run(
     from queuety.process.supervisor import Summary, Supervisor
 
     directory = Path.cwd()
+    streams = sys.stdout, sys.stderr
     protect()
     try:
         with _stoppable(), preflight.checked(settings, directory) as checked:
@@ -65,6 +66,9 @@ def run(
             return summary, (_left(ready) if ended else None) or Left(summary.later)
     except _Stopped:
         return Summary(reason="SIGTERM"), Left()
+    finally:
+        sys.stdout.flush()
+        sys.stdout, sys.stderr = streams  # our own words that cannot be written are an error again
 
 
 def _loader(target: str, settings: Settings, directory: Path) -> Callable[[], Registry]:

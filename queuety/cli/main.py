@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
@@ -125,11 +126,21 @@ def _coded(arguments: list[str]) -> int:
         return error.exit_code
     except BrokenPipeError:  # who reads us has enough
         return 0
+    except OSError as error:
+        log.debug("output", exc_info=True)
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            return _unexpected(error)
+        talk(f"queuety: the output cannot be written: {error.strerror} — what the command did is done")
+        return 1
     except Exception as error:
         log.debug("unexpected", exc_info=True)
-        said = " ".join(str(error).split())[:500]
-        talk(f"queuety: unexpected {type(error).__name__}: {said} — see --log-level debug")
-        return 1
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    said = " ".join(str(error).split())[:500]
+    talk(f"queuety: unexpected {type(error).__name__}: {said} — see --log-level debug")
+    return 1
 
 
 def _refused(error: click.ClickException) -> int:
