@@ -114,6 +114,8 @@ def _holds_long_number(text: str) -> bool:
 
 def _refuse(value: object, limit_bytes: int, what: str) -> NoReturn:
     fault = _fault(value, limit_bytes, what)
+    if fault is None and type(value) is str and len(value) > limit_bytes:
+        fault = _too_large(f"{len(value):,}", limit_bytes, what)
     raise fault or PayloadError(f"{what} cannot be written as JSON", _hint(what))
 
 

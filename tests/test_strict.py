@@ -250,3 +250,8 @@ def test_a_key_given_twice_is_refused():
 def test_json_from_outside_over_the_limit_is_not_even_read():
     with pytest.raises(PayloadError, match="11 bytes"):
         read("[" * 11, limit_bytes=10)
+
+
+def test_a_text_that_is_too_large_by_itself_is_refused_with_its_size():
+    with pytest.raises(PayloadError, match="5,000,000"):
+        dumps("x" * 5_000_000, limit_bytes=1_000_000, what="result")

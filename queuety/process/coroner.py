@@ -15,7 +15,11 @@ class Coroner:
     """Reads pages of the dead; remembers how often the kernel's memory killer has struck."""
 
     def __init__(self) -> None:
-        self._kills = host.memory_kills()
+        self._kills = self._kills_before = host.memory_kills()
+
+    def watch(self) -> None:
+        """To be called every second or so: a kill is laid to the memory killer only if it has just struck."""
+        self._kills_before, self._kills = self._kills, host.memory_kills()
 
     def outcomes(self, page: Page, status: int) -> dict[int, tuple[Outcome, float, float]]:
         """Job id → outcome, seconds after the claim when it began and ended. status: as waitpid gives it."""
@@ -71,10 +75,8 @@ class Coroner:
             except ValueError:
                 name = "unknown"
             text = f"the worker process was killed by signal {number} ({name})"
-            kills = host.memory_kills()
-            if number == signal.SIGKILL and kills > self._kills:
+            if number == signal.SIGKILL and host.memory_kills() > self._kills_before:
                 text += "; the kernel's memory killer ended a process at that time: most likely out of memory"
-            self._kills = kills
             return ErrorInfo("WorkerKilled", text)
         code = os.waitstatus_to_exitcode(status)
         return ErrorInfo(

@@ -320,6 +320,7 @@ class Keeper:
             self._next["poll"] = min(self._next["poll"], now + max(next_s, 0.0) + 0.001)
 
     def _poll(self, conn: connect.Connection, now: float) -> None:
+        self._coroner.watch()
         if self._sleepers.asleep():
             self._look(conn, now)
         held = self._held(now, 0.5)
