@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
-from queuety.handler import Handler, JobOptions, new_job, options
+from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
 from queuety.model import Event, Job, NewJob, State
 from queuety.names import check_name
 from queuety.payload import dumps
@@ -349,8 +349,6 @@ class Queuety:
 
 def _class_settings(target: type) -> dict[str, Any]:
     """Settings given as class attributes."""
-    from queuety.handler import SETTINGS
-
     return {name: getattr(target, name) for name in SETTINGS if hasattr(target, name)}
 
 

@@ -13,7 +13,7 @@ from queuety.errors import UsageError
 from queuety.model import NewJob, Priority
 from queuety.names import check_name, check_queue, check_unique_key
 from queuety.payload import Codec
-from queuety.policy.retry import Backoff, RetryPolicy
+from queuety.policy.retry import Backoff, RetryPolicy, check_policy
 from queuety.units import CENTURY_S, seconds
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ def options(given: Mapping[str, Any]) -> Options:
     if (backoff := values.pop("backoff", None)) is not None:
         parsed["backoff"] = Backoff.parse(backoff)
     if (retry := values.pop("retry", None)) is not None:
-        if not callable(retry) and retry not in ("all", "transient"):
-            raise UsageError(f"retry={retry!r} is no policy", 'use "all", "transient" or a function')
-        parsed["retry"] = retry
+        parsed["retry"] = check_policy(retry)
     if (limit := values.pop("result_limit", None)) is not None:
         parsed["result_limit"] = _whole("result_limit", limit, 0, 1 << 30)
     if values:

@@ -189,10 +189,8 @@ def _answer(wire: Any, target: str, directory: Path) -> None:
 
 def _die_with(parent: int) -> None:
     """Let the kernel end us with our parent, where it can: an import may hang for ever."""
-    if sys.platform == "linux":
-        import ctypes
+    from queuety.process import host
 
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    host.signal_when_orphaned(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)

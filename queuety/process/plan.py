@@ -41,8 +41,3 @@ class Plan:
     max_jobs: int = 0
     max_time_s: float = 0.0
     preload: bool = False
-
-    @property
-    def replaces(self) -> bool:
-        """True if a worker that has done its share is replaced rather than missed."""
-        return self.mode is not Mode.ONCE and not self.max_jobs

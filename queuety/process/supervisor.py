@@ -74,7 +74,6 @@ class Supervisor:
         self._stopping_at = 0.0
         self._cut = False
         self._cut_work = False
-        self._over = False
         self._left_at = 0.0
         self._interrupts = 0
         self._summary = Summary()
