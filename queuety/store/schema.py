@@ -8,7 +8,7 @@ from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch
 from queuety.store.connect import Connection, translate
 
 # The newest revision under migrations/versions; what this version's statements are written for.
-EXPECTED = "0001"
+EXPECTED = "0002"
 
 # What a worker does to each relation. A caller needs less; the statement that fails says so then.
 _DATA = "SELECT, INSERT, UPDATE, DELETE"

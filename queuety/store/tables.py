@@ -22,7 +22,7 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import ENUM, JSON
+from sqlalchemy.dialects.postgresql import ENUM, JSON, JSONB
 
 from queuety.model import State
 
@@ -69,6 +69,8 @@ jobs = Table(
     Column("unique_key", Text),
     Column("backoff", JSON),
     Column("error", JSON),
+    Column("limits", JSONB),
+    Column("metered", Boolean),
     PrimaryKeyConstraint("id", name="jobs_pkey"),
     CheckConstraint("max_attempts BETWEEN 1 AND 1000", name="jobs_max_attempts_check"),
     CheckConstraint("priority BETWEEN 0 AND 3", name="jobs_priority_check"),
@@ -114,6 +116,7 @@ finished_jobs = Table(
     Column("tags", ARRAY(Text)),
     Column("unique_key", Text),
     Column("worker", Text),
+    Column("limits", JSONB),
     PrimaryKeyConstraint("id", "finished_at", name="finished_jobs_pkey"),
     CheckConstraint("state IN ('completed', 'cancelled')", name="finished_jobs_state_check"),
     postgresql_partition_by="RANGE (finished_at)",
@@ -138,6 +141,7 @@ buried_jobs = Table(
     Column("tags", ARRAY(Text)),
     Column("unique_key", Text),
     Column("worker", Text),
+    Column("limits", JSONB),
     PrimaryKeyConstraint("id", name="buried_jobs_pkey"),
 )
 Index("buried_jobs_finished_at", buried_jobs.c.finished_at)
