@@ -26,6 +26,19 @@ def own_memory() -> int:
     return int(process.memory_info().rss)
 
 
+def memory() -> tuple[int, int]:
+    """(bytes that may still be taken, bytes in all) of this host."""
+    found = psutil.virtual_memory()
+    return int(found.available), int(found.total)
+
+
+def memory_of(pid: int) -> int | None:
+    """Resident memory of a process, in bytes; None if it is gone or not ours to see."""
+    with suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss)
+    return None
+
+
 def memory_kills() -> int:
     """How many processes the kernel's memory killer has ended: in our control group, else on this host.
 
