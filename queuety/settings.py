@@ -53,7 +53,7 @@ class Setting:
     key:      attribute of `Settings` and key in the file.
     kind:     text, url, choice, seconds, size, whole or switch.
     default, minimum, maximum: in SI units (seconds, bytes) or counts.
-    unit:     bytes that a bare number of kind `size` counts.
+    unit:     bytes, or seconds, that a bare number of kind `size`, or `seconds`, counts.
     option:   the long CLI option.
     """
 
@@ -64,7 +64,7 @@ class Setting:
     minimum: float = 0
     maximum: float = 0
     choices: tuple[str, ...] = ()
-    unit: int = 1
+    unit: float = 1
     option: str = ""
 
     @property
@@ -75,9 +75,9 @@ class Setting:
     def read(self, value: object) -> Any:
         """Turn text or a number into this setting's value, or raise UsageError."""
         if self.kind == "seconds":
-            return seconds(value, minimum=self.minimum, maximum=self.maximum)
+            return seconds(value, unit=self.unit, minimum=self.minimum, maximum=self.maximum)
         if self.kind == "size":
-            return size(value, unit=self.unit, minimum=int(self.minimum), maximum=int(self.maximum))
+            return size(value, unit=int(self.unit), minimum=int(self.minimum), maximum=int(self.maximum))
         if self.kind == "whole":
             return whole(value, minimum=int(self.minimum), maximum=int(self.maximum))
         if self.kind == "switch":
@@ -181,6 +181,44 @@ class Settings:
         600.0,
         "A job whose handler this worker lacks is left to others for so long, then buried with that reason.",
         maximum=365 * DAY_S,
+    )
+    resource_admission: bool = _setting(
+        "switch", True, "Begin a job only where its handler's recent profile says that there is room for it."
+    )
+    resource_profile_window_minutes: float = _setting(
+        "seconds",
+        3600.0,
+        "How far back a handler's profile looks. A bare number counts minutes.",
+        minimum=60,
+        maximum=7 * DAY_S,
+        unit=60,
+    )
+    resource_profile_ttl: float = _setting(
+        "seconds", 60.0, "How long a worker trusts a profile that it has read.", maximum=DAY_S
+    )
+    resource_memory_headroom_mb: int = _setting(
+        "size",
+        16 * MB,
+        "Kept free inside the worker's own limit. A bare number counts MB.",
+        maximum=2**50,
+        unit=MB,
+    )
+    resource_system_memory_awareness: bool = _setting(
+        "switch", True, "Whether the container's memory, or the host's, is looked at."
+    )
+    resource_system_memory_headroom_mb: int = _setting(
+        "size",
+        128 * MB,
+        "Kept free of the container's memory, or the host's. A bare number counts MB.",
+        maximum=2**50,
+        unit=MB,
+    )
+    resource_time_headroom_ms: float = _setting(
+        "seconds",
+        0.5,
+        "Kept free at the end of a run with --max-time. A bare number counts milliseconds.",
+        maximum=DAY_S,
+        unit=0.001,
     )
     retention_days: int = _setting(
         "whole", 7, "Days that finished jobs are kept; 0 = for ever.", maximum=36_500

@@ -30,21 +30,24 @@ _SWITCHES = {"on": True, "true": True, "yes": True, "1": True}
 _SWITCHES |= {"off": False, "false": False, "no": False, "0": False}
 
 
-def seconds(value: object, *, minimum: float = 0.0, maximum: float = CENTURY_S, what: str = "") -> float:
+def seconds(
+    value: object, *, unit: float = 1, minimum: float = 0.0, maximum: float = CENTURY_S, what: str = ""
+) -> float:
     """Read a duration: `30`, `30s`, `500ms`, `5m`, `1h30m`, a number, or a timedelta.
 
-    what: the option's name, for the message.
+    unit: seconds that a bare number counts.  what: the option's name, for the message.
     Returns seconds within minimum..maximum; anything else, NaN and infinity too, is a UsageError.
     """
     number: float | None = None
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = _finite(value)
+        finite = _finite(value)
+        number = None if finite is None else finite * unit
     elif isinstance(value, str):
         text = value.strip()
         if _NUMBER.fullmatch(text):
-            number = float(text)
+            number = float(text) * unit
         elif _DURATION.fullmatch(text):
             number = sum(_part(*part) for part in _DURATION_PART.findall(text))
     if number is None:

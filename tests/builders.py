@@ -22,6 +22,7 @@ def claim_within(conn: Connection, queues: tuple[str, ...] = ("default",), size:
             "size": size,
             "worker": "w#1",
             "stale": 60.0,
+            "skip": "{}",
         },
     ).fetchall()
     return lanes.order([Claimed._make(row) for row in rows])

@@ -59,6 +59,7 @@ VALUES: dict[str, Any] = {
     "result": "1",
     "results": "{" + ",".join(["NULL"] * 50) + "}",
     "size": 50,
+    "skip": "{}",
     "stale": 60.0,
     "state": None,
     "worker": "w#1",

@@ -42,6 +42,13 @@ def test_the_defaults_are_those_of_the_contract():
     assert settings.max_attempts == 3
     assert settings.retry_backoff == "exponential"
     assert settings.unknown_handler_grace == 600
+    assert settings.resource_admission
+    assert settings.resource_profile_window_minutes == 60 * 60
+    assert settings.resource_profile_ttl == 60
+    assert settings.resource_memory_headroom_mb == 16 * 1024 * 1024
+    assert settings.resource_system_memory_awareness
+    assert settings.resource_system_memory_headroom_mb == 128 * 1024 * 1024
+    assert settings.resource_time_headroom_ms == 0.5
     assert (settings.retention_days, settings.buried_retention_days, settings.log_retention_days) == (7, 7, 7)
     assert settings.result_limit == settings.payload_limit == 1024 * 1024
     assert (settings.log_level, settings.log_format) == ("info", "console")
@@ -225,3 +232,17 @@ def test_values_are_shown_as_people_write_them(load):
 def test_settings_cannot_be_changed(load):
     with pytest.raises(dataclasses.FrozenInstanceError):
         load().max_attempts = 5
+
+
+def test_a_bare_number_counts_the_unit_that_the_settings_name_tells(load):
+    settings = load(
+        environ={
+            "QUEUETY_RESOURCE_PROFILE_WINDOW_MINUTES": "5",
+            "QUEUETY_RESOURCE_MEMORY_HEADROOM_MB": "32",
+            "QUEUETY_RESOURCE_TIME_HEADROOM_MS": "250",
+        }
+    )
+
+    assert settings.resource_profile_window_minutes == 300
+    assert settings.resource_memory_headroom_mb == 32 * 1024 * 1024
+    assert settings.resource_time_headroom_ms == 0.25

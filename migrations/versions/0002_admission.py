@@ -20,6 +20,24 @@ COMMENT ON COLUMN queuety.jobs.limits IS
 COMMENT ON COLUMN queuety.jobs.metered IS 'Claimed from a queue with a cost budget, which the run counts against';
 """
 
+PROFILES = """
+CREATE TABLE queuety.profiles (
+    handler text NOT NULL,
+    minute timestamptz NOT NULL,
+    runs bigint NOT NULL,
+    seconds double precision NOT NULL,
+    durations bigint[] NOT NULL,
+    peak bigint,
+    CONSTRAINT profiles_pkey PRIMARY KEY (handler, minute)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE queuety.profiles IS 'What the runs of a handler have taken, by minute';
+COMMENT ON COLUMN queuety.profiles.durations IS
+    'Numbers of runs by duration: 64 classes, each longer by the square root of 2 than the one before';
+COMMENT ON COLUMN queuety.profiles.peak IS 'The most memory that one run has taken, in bytes; null: not measured';
+ALTER TABLE queuety.workers ADD COLUMN memory jsonb;
+COMMENT ON COLUMN queuety.workers.memory IS 'A keeper only: what its pool has, and what a worker of it may take';
+"""
+
 ENQUEUE = r"""
 CREATE OR REPLACE FUNCTION queuety.enqueue(job jsonb) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -116,7 +134,7 @@ $body$;
 
 
 def upgrade() -> None:
-    for part in (LIMITS, ENQUEUE):
+    for part in (LIMITS, PROFILES, ENQUEUE):
         # A colon is a colon here, never a parameter.
         op.execute(sa.text(part.strip().removesuffix(";").replace(":", r"\:")))
 

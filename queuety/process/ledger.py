@@ -87,6 +87,7 @@ class Counter(enum.IntEnum):
     _TOLD,
 ) = range(13)
 _BEGAN, _DEADLINE, _CLAIMED, _LOOKED, _SETTLED, _EMPTY, _BORN, _READY, _CANCEL_AT = range(16, 25)
+_BASE, _RESERVED, _RESIDENT, _PEAK = range(25, 29)  # memory, in bytes
 _COUNTERS = 32
 
 
@@ -113,7 +114,7 @@ def _time(index: int) -> property:
 class Page:
     """One worker's page."""
 
-    __slots__ = ("_raw", "ids", "index", "marks", "times", "words")
+    __slots__ = ("_raw", "ids", "index", "ledger", "marks", "times", "words")
 
     phase = _word(_PHASE)
     pid = _word(_PID)
@@ -128,6 +129,10 @@ class Page:
     cooperates = _word(_COOPERATES)  # 1 if the running handler has asked should_stop()
     cut = _word(_CUT)
     told = _word(_TOLD)  # 1 once the worker is asked to leave: a handler may have made it deaf to the signal
+    base = _word(_BASE)  # what the worker took when it could claim; 0: not known
+    reserved = _word(_RESERVED)  # what its running job may take; negative while that is being decided
+    resident = _word(_RESIDENT)  # what the worker took when that, or the measuring of the peak, began
+    peak = _word(_PEAK)  # the most that a dead worker has taken; 0: not known
     began = _time(_BEGAN)
     deadline = _time(_DEADLINE)  # 0: none
     claimed = _time(_CLAIMED)
@@ -138,8 +143,9 @@ class Page:
     cancel_at = _time(_CANCEL_AT)  # when the keeper heard of it
     ready = _time(_READY)  # when the worker could claim; 0: not yet
 
-    def __init__(self, buffer: memoryview, index: int) -> None:
+    def __init__(self, buffer: memoryview, index: int, ledger: Ledger) -> None:
         self.index = index
+        self.ledger = ledger
         raw = buffer[index * PAGE : (index + 1) * PAGE]
         self._raw = raw
         self.words = raw[:_TEXT_AT].cast("q")
@@ -211,7 +217,7 @@ class Ledger:
     def __init__(self, pages: int) -> None:
         self._map = mmap.mmap(-1, pages * PAGE)
         buffer = memoryview(self._map)
-        self.pages = [Page(buffer, index) for index in range(pages)]
+        self.pages = [Page(buffer, index, self) for index in range(pages)]
         for page in self.pages:
             page.current = -1
 

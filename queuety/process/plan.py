@@ -29,6 +29,7 @@ class Plan:
     url: libpq URL or keyword string.  queues: in order of precedence.  load: imports the application and returns
     its handlers; called in each worker after the fork.  max_jobs: a lone worker ends the command after exactly so
     many jobs; 0: no such end.  max_time_s: the command ends after so many seconds; 0: no such end.
+    until: when that will be, in seconds of the monotonic clock; 0 until the supervisor has begun.
     """
 
     url: str
@@ -40,4 +41,5 @@ class Plan:
     mode: Mode = Mode.WORK
     max_jobs: int = 0
     max_time_s: float = 0.0
+    until: float = 0.0
     preload: bool = False

@@ -86,12 +86,16 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A claim to be made. size: jobs at most, >= 1.  stale_s: how long the lease lasts, seconds."""
+    """A claim to be made.
+
+    size: jobs at most, >= 1.  stale_s: how long the lease lasts, seconds.  skip: handlers that are left to others.
+    """
 
     lanes: Lanes
     size: int
     worker: str
     stale_s: float
+    skip: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -297,6 +301,7 @@ def _claim(want: Want) -> Step:
             "size": str(want.size),
             "worker": want.worker,
             "stale": str(want.stale_s),
+            "skip": texts(want.skip),
         },
     )
 

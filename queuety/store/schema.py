@@ -19,6 +19,7 @@ _NEEDED = {
     "job_events": _DATA,
     "workers": _DATA,
     "queues": _DATA,
+    "profiles": _DATA,
     "sleepers": _DATA,
     "all_jobs": "SELECT",
     "leases": "USAGE",

@@ -11,6 +11,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     Identity,
     Index,
     Integer,
@@ -174,6 +175,7 @@ workers = Table(
     _required("version", Text),
     _required("queues", ARRAY(Text)),
     Column("handlers", ARRAY(Text)),
+    Column("memory", JSONB),
     PrimaryKeyConstraint("id", name="workers_pkey"),
     CheckConstraint("kind IN ('keeper', 'worker')", name="workers_kind_check"),
 )
@@ -186,6 +188,18 @@ queues = Table(
     Column("paused_until", Time),
     Column("pause_reason", Text),
     PrimaryKeyConstraint("name", name="queues_pkey"),
+)
+
+profiles = Table(
+    "profiles",
+    metadata,
+    _required("handler", Text),
+    _required("minute", Time),
+    _required("runs", BigInteger),
+    _required("seconds", Double),
+    _required("durations", ARRAY(BigInteger)),
+    Column("peak", BigInteger),
+    PrimaryKeyConstraint("handler", "minute", name="profiles_pkey"),
 )
 
 sleepers = Table(

@@ -1,6 +1,7 @@
 -- Claim up to `size` due jobs, walking the lanes in the order given, under one new lease.
 -- queues text[], priorities smallint[]: the lanes.
 -- after_at float8[] (seconds since 1970, -Infinity: the front), after_id bigint[]: each lane's cursor.
+-- skip text[]: handlers that this claim leaves to others.
 -- size int.  worker text: the claimer's name.  stale float8: seconds that the lease lasts.
 -- Returns what a run needs; the rows come in any order (sort by lane, available_at, id).
 -- Locks: the claimed rows; locked rows are skipped.  Index: jobs_claim, then jobs_pkey.
@@ -31,6 +32,7 @@ picked AS MATERIALIZED (
             AND j.priority = lanes.priority
             AND (j.available_at, j.id) > (lanes.after_at, lanes.after_id)
             AND j.available_at <= statement_timestamp()
+            AND j.handler <> ALL (%(skip)s::text[])
         ORDER BY j.available_at, j.id
         LIMIT %(size)s
         FOR UPDATE SKIP LOCKED

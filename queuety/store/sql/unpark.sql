@@ -14,6 +14,8 @@ WITH picked AS MATERIALIZED (
     ) AS job
 )
 UPDATE queuety.jobs AS j
-SET parked_on = NULL
+SET parked_on = NULL,
+    -- Only the wait for a handler has an end, and goes on if the next one who claims it lacks the handler, too.
+    parked_at = CASE WHEN left(j.parked_on, 8) = 'handler:' THEN j.parked_at END
 WHERE j.id = ANY (ARRAY(SELECT picked.id FROM picked))
 RETURNING j.queue
