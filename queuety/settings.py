@@ -157,6 +157,21 @@ class Settings:
     worker_stop_timeout: float = _setting(
         "seconds", 30.0, "How long a drain may take.", maximum=7 * DAY_S, option="--stop-timeout"
     )
+    worker_pool_scale_interval: float = _setting(
+        "seconds",
+        1.0,
+        "How often the size of an adaptive pool is reconsidered.",
+        minimum=0.1,
+        maximum=3600,
+        option="--scale-interval",
+    )
+    worker_pool_idle_grace: float = _setting(
+        "seconds",
+        15.0,
+        "A worker of an adaptive pool that has not been needed for so long leaves.",
+        maximum=DAY_S,
+        option="--idle-grace",
+    )
     stale_timeout: float = _setting(
         "seconds",
         60.0,

@@ -196,6 +196,23 @@ USAGE = [
     f"--app={APP} work --queue=a,,b",
     f"--app={APP} work --queue=a;b",
     f"--app={APP} work --min-workers=1",
+    f"--app={APP} work --min-workers=3 --max-workers=2",
+    *(
+        f"--app={APP} work {size}={value}"
+        for size in ("--min-workers=1 --max-workers", "--max-workers=8 --min-workers")
+        for value in ("0", "-1", "1.5", "two", "1000000", "10^6")
+    ),
+    f"--app={APP} work --workers=2 --min-workers=1",
+    f"--app={APP} work --workers=2 --max-workers=4",
+    f"--app={APP} work --workers=2 --min-workers=1 --max-workers=4",
+    f"--app={APP} work --once --max-workers=4",
+    f"--app={APP} work --once --min-workers=1 --max-workers=1",
+    f"--app={APP} work --target-wait=2s",
+    f"--app={APP} work --max-workers=4 --target-wait=0",
+    f"--app={APP} work --max-workers=4 --target-wait=soon",
+    f"--app={APP} work --max-workers=4 --scale-interval=0",
+    f"--app={APP} work --max-workers=4 --idle-grace=-1",
+    f"--app={APP} flush --max-workers=4",
     f"--app={APP} work --stale-timeout=0",
     f"--app={APP} work --retry-backoff=random",
     f"--app={APP} flush --workers=0",
@@ -209,6 +226,24 @@ def test_bad_input_is_refused_in_one_line_before_the_database_is_looked_for(argu
     assert done.returncode == 2, done.stderr
     assert one_line(done)
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--min-workers=2", "--min-workers=2 needs --max-workers"),
+        ("--min-workers=3 --max-workers=2", "--min-workers=3 is more than --max-workers=2"),
+        ("--workers=2 --max-workers=4", "--workers=2 and --max-workers=4 exclude each other"),
+        (
+            "--once --min-workers=1 --max-workers=4",
+            "--once and --min-workers=1 --max-workers=4 exclude each other",
+        ),
+        ("--max-workers=1000000", "--max-workers='1000000' is out of range"),
+        ("--target-wait=2s", "--target-wait needs --max-workers"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_named(options, said):
+    assert said in one_line(queuety(f"--app={APP}", "work", *options.split(), url=AWAY))
 
 
 def test_a_wrong_option_of_a_command_names_its_help():

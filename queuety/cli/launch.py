@@ -53,13 +53,15 @@ def run(
     protect()
     try:
         with _stoppable(), preflight.checked(settings, directory) as checked:
-            preflight.warn_of_connections(checked, plan["workers"])
             load = _loader(settings.app, checked.settings, directory)
             if preload:
                 handlers = load()
                 load = lambda: handlers  # noqa: E731 - imported once, here, for all workers
             url = checked.settings.database_url or ""
             ready = Plan(url=url, load=load, settings=checked.settings, preload=preload, **plan)
+            preflight.warn_of_connections(
+                checked, ready.most, "--max-workers" if ready.limits else "--workers"
+            )
             summary = Supervisor(ready, on_tick=tick).run()
             ended = ready.mode != "work" and summary.reason in ("nothing is due", "done")
             # One that was stopped leaves at once, whatever the database does.

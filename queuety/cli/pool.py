@@ -31,6 +31,11 @@ _CHECK_FAILED = 8
     "--queue", "queues", type=kinds.QUEUES, default="default", show_default=True, help="In order: a,b,c."
 )
 @click.option("--workers", type=kinds.WORKERS, help="Worker processes, 1 to 1000.  [default: 1]")
+@click.option(
+    "--min-workers", "least", type=kinds.WORKERS, help="Fewest workers of an adaptive pool.  [default: 1]"
+)
+@click.option("--max-workers", "most", type=kinds.WORKERS, help="Most workers: the pool follows the backlog.")
+@click.option("--target-wait", "target", type=kinds.WAIT, help="Size the pool so that jobs wait no longer.")
 @click.option("--once", is_flag=True, help="Run at most one job, then exit.")
 @click.option("--max-time", type=kinds.SECONDS, default="0", help="Exit after that long; 0 = never.")
 @click.option("--name", type=kinds.POOL_NAME, help="The pool's name.  [default: the host's]")
@@ -41,6 +46,8 @@ _CHECK_FAILED = 8
     "worker_max_memory",
     "worker_stop_timeout",
     "worker_sleep",
+    "worker_pool_scale_interval",
+    "worker_pool_idle_grace",
     "stale_timeout",
     "max_execution_time",
     "max_attempts",
@@ -55,6 +62,9 @@ _CHECK_FAILED = 8
 def work(
     queues: tuple[str, ...],
     workers: int | None,
+    least: int | None,
+    most: int | None,
+    target: float | None,
     once: bool,
     max_time: float,
     name: str | None,
@@ -68,14 +78,21 @@ def work(
     a second one cuts it and gives it back (75, or 130 for Ctrl-C). HUP replaces the workers one by one, TTIN and
     TTOU add and remove one, USR1 logs what each is doing.
 
+    With --max-workers the pool is adaptive: it grows at once with the jobs that are due and claimable, while memory
+    for another worker is free, and shrinks by workers that have not been needed for the idle grace. TTIN and TTOU
+    then raise and lower its least number of workers.
+
     \b
     queuety --app shop:app work --queue=critical,default --workers=4
+    queuety --app shop:app work --min-workers=1 --max-workers=8 --target-wait=5s
     queuety --app shop:app work --once
     """
     _need_fork("work")
+    from queuety.policy.scale import Limits
     from queuety.process.plan import Mode
 
     asked = settings["worker_max_jobs"]
+    _check_extent(workers, least, most, target, once)
     if once and (workers or 1) > 1:
         raise UsageError(
             f"--once and --workers={workers} exclude each other", "--once runs one job, in one worker"
@@ -84,13 +101,18 @@ def work(
         raise UsageError(f"--once and --max-jobs={asked} exclude each other", "give one of them")
     found = current().settings(**settings)
     # As an option to a single worker it is how many jobs the command runs; else it is when to replace a worker.
-    exactly = found.worker_max_jobs if asked is not None and (workers or 1) == 1 else 0
+    exactly = found.worker_max_jobs if asked is not None and (most or workers or 1) == 1 else 0
+    limits = None
+    if most:
+        interval_s, grace_s = found.worker_pool_scale_interval, found.worker_pool_idle_grace
+        limits = Limits(least or 1, most, interval_s, grace_s, target or 0.0)
     summary, left = launch.run(
         found,
         preload,
         None,
         queues=queues,
-        workers=workers or 1,
+        workers=limits.minimum if limits else workers or 1,
+        limits=limits,
         mode=Mode.ONCE if once else Mode.WORK,
         name=name or socket.gethostname(),
         max_jobs=exactly,
@@ -164,6 +186,33 @@ def sentence(summary: Summary, left: Left) -> str:
     if summary.reason not in ("", "nothing is due", "done"):
         parts.append(f"stopped: {summary.reason}")
     return "; ".join(parts)
+
+
+def _check_extent(
+    workers: int | None, least: int | None, most: int | None, target: float | None, once: bool
+) -> None:
+    """Refuse sizes that contradict each other."""
+    given = {"--min-workers": least, "--max-workers": most}
+    named = " ".join(f"{option}={value}" for option, value in given.items() if value is not None)
+    if target is not None and most is None:
+        raise UsageError(
+            "--target-wait needs --max-workers", "only a pool that may grow can be sized for a wait"
+        )
+    if not named:
+        return
+    if once:
+        raise UsageError(f"--once and {named} exclude each other", "--once runs one job, in one worker")
+    if workers is not None:
+        raise UsageError(
+            f"--workers={workers} and {named} exclude each other",
+            "give --workers for a fixed size, or --min-workers and --max-workers for one that follows the backlog",
+        )
+    if most is None:
+        raise UsageError(f"{named} needs --max-workers", "give both, or --workers for a fixed size")
+    if least is not None and least > most:
+        raise UsageError(
+            f"--min-workers={least} is more than --max-workers={most}", "give a maximum that is not smaller"
+        )
 
 
 def _tell(summary: Summary, left: Left) -> None:

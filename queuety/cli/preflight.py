@@ -93,16 +93,17 @@ def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
             server.release()
 
 
-def warn_of_connections(checked: Checked, workers: int) -> None:
+def warn_of_connections(checked: Checked, workers: int, option: str) -> None:
     """Say so, with the numbers, if the server has fewer connections to spare than the pool needs."""
     needed = workers + 1
     if checked.free is not None and checked.free < needed:
         log.warning(
             "%d workers and their keeper need %d connections, but the server has %d to spare: "
-            "workers without one wait; lower --workers or raise max_connections",
+            "workers without one wait; lower %s or raise max_connections",
             workers,
             needed,
             checked.free,
+            option,
         )
 
 

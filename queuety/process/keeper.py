@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from contextlib import suppress
 from queuety.errors import QueuetyError
 from queuety.features.recover import BATCH, recover, settle_dead
 from queuety.model import Interrupted, Outcome, Returned, Settlement
+from queuety.policy import scale
 from queuety.policy.retry import Backoff
 from queuety.process import host, limits
 from queuety.process.coroner import Coroner
@@ -24,7 +26,7 @@ from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
 from queuety.store import bounded, claims, connect, notices, retention, workers
-from queuety.store.claims import Facts
+from queuety.store.claims import Facts, Lanes
 
 log = logging.getLogger("queuety.keeper")
 
@@ -49,6 +51,7 @@ class Keeper:
         self._poke_fd = poke_fd
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
+        self._lanes = Lanes(plan.queues)
         self._coroner = Coroner()
         self._conn: bounded.Bounded | None = None
         self._conn_fd = -1
@@ -78,6 +81,7 @@ class Keeper:
         self._waker.watch(self._poke_fd)
         now = time.monotonic()
         self._next = dict.fromkeys(("renew", "strays", "recover", "poll"), now)
+        self._next["count"] = now if self.plan.limits else math.inf
         self._next["tend"] = now + 5 + 10 * random.random()
         poked = False
         while True:
@@ -141,9 +145,10 @@ class Keeper:
             self._due("renew", self._stale / 4, now, lambda: self._renew(conn, now))
             if self._listens and self.plan.mode is Mode.WORK:
                 self._sleepers.mind(conn, self._id, now, poked=poked)
-            if now >= self._next["poll"]:
+            if now >= min(self._next["poll"], self._next["count"]):
                 with conn.transaction():  # one for all that is asked each second
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
+                    self._count(conn, now)
             self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
             self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
             self._due("tend", HOUR_S, now, lambda: self._tend(conn))
@@ -328,6 +333,14 @@ class Keeper:
             for job_id in claims.cancels(conn, [job_id for _, job_id, _ in held]):
                 self._cancel(job_id, now)
         self._unpark(conn)
+
+    def _count(self, conn: connect.Connection, now: float) -> None:
+        """Tell the supervisor of an adaptive pool how many jobs are due that a worker could claim."""
+        interval_s = self.plan.settings.worker_pool_scale_interval
+        if now >= self._next["count"] - interval_s / 2:  # a little early, to share the transaction
+            self._next["count"] = now + interval_s
+            due, _ = claims.look(conn, self._lanes, scale.COUNTED)
+            self._wire.send({"backlog": due})
 
     def _unpark(self, conn: connect.Connection) -> None:
         """Unpark what waits for a handler that our workers have, and what has waited for too long."""

@@ -88,6 +88,7 @@ class Counter(enum.IntEnum):
 ) = range(13)
 _BEGAN, _DEADLINE, _CLAIMED, _LOOKED, _SETTLED, _EMPTY, _BORN, _READY, _CANCEL_AT = range(16, 25)
 _BASE, _RESERVED, _RESIDENT, _PEAK = range(25, 29)  # memory, in bytes
+_WORKED = 29
 _COUNTERS = 32
 
 
@@ -141,6 +142,7 @@ class Page:
     empty = _time(_EMPTY)  # start of the last claim, if it found nothing; 0: has work
     born = _time(_BORN)
     cancel_at = _time(_CANCEL_AT)  # when the keeper heard of it
+    worked = _time(_WORKED)  # seconds spent on jobs, those in hand not yet included
     ready = _time(_READY)  # when the worker could claim; 0: not yet
 
     def __init__(self, buffer: memoryview, index: int, ledger: Ledger) -> None:

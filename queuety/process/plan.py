@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from queuety.policy.scale import Limits
+
 if TYPE_CHECKING:
     from queuety.handler import Handler
     from queuety.settings import Settings
@@ -30,6 +32,7 @@ class Plan:
     its handlers; called in each worker after the fork.  max_jobs: a lone worker ends the command after exactly so
     many jobs; 0: no such end.  max_time_s: the command ends after so many seconds; 0: no such end.
     until: when that will be, in seconds of the monotonic clock; 0 until the supervisor has begun.
+    limits: of an adaptive pool, which begins with their minimum; None: it has `workers` until somebody says otherwise.
     """
 
     url: str
@@ -43,3 +46,16 @@ class Plan:
     max_time_s: float = 0.0
     until: float = 0.0
     preload: bool = False
+    limits: Limits | None = None
+
+    @property
+    def most(self) -> int:
+        """Workers that the pool may have."""
+        return self.limits.maximum if self.limits else self.workers
+
+    @property
+    def extent(self) -> str:
+        """How many workers, in words."""
+        if self.limits:
+            return f"{self.limits.minimum} to {self.limits.maximum} workers"
+        return f"{self.workers} worker{'s' * (self.workers > 1)}"

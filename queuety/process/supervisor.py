@@ -17,6 +17,7 @@ from typing import NoReturn
 from queuety.process import child, host, limits
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
 from queuety.process.plan import Mode, Plan
+from queuety.process.size import Size, idle
 from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
@@ -60,7 +61,8 @@ class Supervisor:
         self.plan = plan
         self.wanted = plan.workers
         self._on_tick = on_tick
-        self._ledger = Ledger(min(2 * plan.workers + 64, 2 * MOST_WORKERS + 64))
+        self._ledger = Ledger(min(2 * plan.most + 64, 2 * MOST_WORKERS + 64))
+        self._size = Size(plan.limits, plan.settings, self._ledger) if plan.limits else None
         self._workers: dict[int, Child] = {}
         self._dead: dict[int, tuple[int, int]] = {}  # page → pid, status: not settled yet
         self._keeper = 0
@@ -87,13 +89,7 @@ class Supervisor:
         names = ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "CHLD")
         self._waker = Waker(getattr(signal, f"SIG{name}") for name in names)
         title(f"supervisor {self.plan.name} [{','.join(self.plan.queues)}]"[:200])
-        log.info(
-            "pool %s: %d worker%s for %s",
-            self.plan.name,
-            self.wanted,
-            "s" * (self.wanted > 1),
-            ", ".join(self.plan.queues),
-        )
+        log.info("pool %s: %s for %s", self.plan.name, self.plan.extent, ", ".join(self.plan.queues))
         try:
             while not self._finished():
                 self._reap()
@@ -134,12 +130,18 @@ class Supervisor:
             if not self._fork_worker():
                 break
             missing -= 1
-        for one in sorted(self._workers.values(), key=lambda one: one.page.current >= 0):
-            if missing >= 0:
-                break
-            if not one.told and not one.replaced:
-                self._dismiss(one)
-                missing += 1
+        for one in self._spare()[: max(0, -missing)]:
+            self._dismiss(one)
+
+    def _spare(self) -> list[Child]:
+        """Workers that may go when there are too many, the idle first; of an adaptive pool never a busy one."""
+        staying = {one.page.index: one for one in self._workers.values() if not one.told and not one.replaced}
+        first = [staying.pop(page.index) for page in idle(one.page for one in staying.values())]
+        return (
+            first
+            if self._size
+            else [*first, *sorted(staying.values(), key=lambda one: one.page.current >= 0)]
+        )
 
     def _press_on(self, now: float) -> None:
         """See to it that a stop comes to its end."""
@@ -348,6 +350,8 @@ class Supervisor:
                         a + b for a, b in zip(self._summary.counts, page.counts(), strict=True)
                     ]
                     page.clear()
+            elif "backlog" in message and self._size and not self._stopping_at:
+                self.wanted = self._size.decide(self.wanted, message["backlog"], self.counts())
             elif "ended" in message:
                 self._summary.later = message["later"]
                 self._drain("nothing is due")
@@ -370,12 +374,13 @@ class Supervisor:
                 log.info("SIGHUP: replacing the workers one by one")
                 self._rolled_at = time.monotonic()
                 self._roll = list(self._workers)
-            case signal.SIGTTIN:
-                self.wanted = min(self.wanted + 1, MOST_WORKERS)
-                log.info("SIGTTIN: %d workers", self.wanted)
-            case signal.SIGTTOU:
-                self.wanted = max(self.wanted - 1, 1)
-                log.info("SIGTTOU: %d workers", self.wanted)
+            case signal.SIGTTIN | signal.SIGTTOU:
+                by = 1 if number == signal.SIGTTIN else -1
+                if self._size:
+                    self.wanted = self._size.shift(self.wanted, by)
+                else:
+                    self.wanted = max(1, min(self.wanted + by, MOST_WORKERS))
+                    log.info("%s: %d workers", number.name, self.wanted)
             case signal.SIGUSR1:
                 self._report()
             case _:

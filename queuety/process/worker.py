@@ -125,6 +125,7 @@ class Worker:
                     self._poke()  # there may be more than one worker's work: let the keeper wake others
                 holding = self._holding = Holding(self, jobs)
                 took = holding.run()
+                self.page.worked += took
                 if self._standard is not None:
                     self._standard.put_back()
                 self._done += holding.done

@@ -1,0 +1,192 @@
+"""How many workers an adaptive pool wants: a pure function of what the last looks found.
+
+Every look says how many workers were needed at that moment: one for each that is busy, and as many as it takes to
+get through the backlog within the horizon (the scale interval; with a target, what the target leaves after the time
+to notice). The pool grows to that at once. It shrinks to the most that any look within the idle grace has needed, so
+a dip shorter than the grace changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+COUNTED = 10_000  # a backlog is counted no further; one that reaches it is more than anybody can tell
+LATE = 0.01  # share of the jobs that may wait longer than the target once the pool has its size
+LEAST_SMOOTH_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an adaptive pool is held to.
+
+    minimum, maximum: workers, 1 <= minimum <= maximum.  interval_s: between two looks.  grace_s: a worker leaves once
+    it has not been needed for so long.  target_wait_s: how long jobs may wait; 0: no target.
+    """
+
+    minimum: int
+    maximum: int
+    interval_s: float = 1.0
+    grace_s: float = 15.0
+    target_wait_s: float = 0.0
+
+    @property
+    def horizon_s(self) -> float:
+        """Seconds in which the workers should get through what is due now."""
+        if not self.target_wait_s:
+            return self.interval_s
+        # A job may have waited for one interval before anybody looks.
+        return max(self.target_wait_s - self.interval_s, self.target_wait_s / 2)
+
+    def clamp(self, size: int) -> int:
+        return max(self.minimum, min(size, self.maximum))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a pool found.
+
+    elapsed_s: since the look before, seconds.
+    size:      workers wanted until now; `alive` of them are processes already.
+    busy:      workers that hold jobs; `held` jobs in all that have not ended.
+    backlog:   jobs that are due and claimable, counted up to COUNTED.
+    ended:     jobs that ended since the look before; `worked_s` seconds were spent on jobs by all workers together.
+    room:      workers that memory has room for, beyond the living; None: unknown.
+    """
+
+    elapsed_s: float
+    size: int
+    alive: int
+    busy: int
+    backlog: int
+    held: int = 0
+    ended: int = 0
+    worked_s: float = 0.0
+    room: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What earlier looks have taught: moving means.
+
+    worked_s, ended:   seconds spent on jobs, and jobs that ended, while there was work; both fade.
+    rate:               jobs that become claimable per second.
+    waiting:           jobs claimable or held at the last look; -1: none yet.
+    needs:             (seconds ago, workers needed), oldest and largest first: those that a later look did not reach.
+    """
+
+    worked_s: float = 0.0
+    ended: float = 0.0
+    rate: float = 0.0
+    waiting: int = -1
+    needs: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """size: workers wanted.  reason: why, for the log.  held: memory keeps it from being more."""
+
+    size: int
+    reason: str
+    held: bool = False
+
+
+def decide(limits: Limits, look: Look, history: History) -> tuple[Decision, History]:
+    """Say how many workers are wanted now, within the limits and never fewer than are busy, and what was learned."""
+    history = _learn(limits, look, history)
+    needed = need(limits, look, history)
+    history = _remember(limits, look, history, needed)
+    size = limits.clamp(look.size)
+    reason = f"{_counted(look.backlog)} due, {look.busy} busy"
+    if needed > size:
+        allowed = needed if look.room is None else max(size, min(needed, look.alive + look.room))
+        return Decision(allowed, reason, held=allowed < needed), history
+    most = max(workers for _, workers in history.needs)
+    if most < size:
+        return Decision(most, f"{reason}, no more needed for {limits.grace_s:g} s"), history
+    return Decision(size, reason), history
+
+
+def need(limits: Limits, look: Look, history: History) -> int:
+    """Workers that this look alone calls for, within the limits."""
+    if look.backlog >= COUNTED:
+        return limits.maximum
+    share = min(service_s(look, history) / limits.horizon_s, 1.0)
+    # A job longer than the horizon needs a worker to itself; of quick ones a worker gets through many.
+    needed = max(look.busy, math.ceil((look.busy + look.backlog) * share - 1e-9))
+    if limits.target_wait_s and history.ended:
+        mean_s = history.worked_s / history.ended
+        load = max(history.rate, 0.0) * mean_s
+        if mean_s > 0:
+            needed = max(needed, staffing(load, limits.target_wait_s / mean_s, limits.maximum))
+    return limits.clamp(needed)
+
+
+def service_s(look: Look, history: History) -> float:
+    """Seconds that a job takes a worker: the longer of the moving mean and of what the last look saw; inf: unknown.
+
+    The last look counts by itself, lest long jobs that follow many quick ones be taken for quick for long.
+    """
+    mean_s = history.worked_s / history.ended if history.ended else math.inf
+    return max(mean_s, look.worked_s / max(look.ended, 1))
+
+
+def staffing(load: float, patience: float, most: int) -> int:
+    """Fewest workers, up to `most`, with which at most LATE of the jobs wait longer than `patience` mean services.
+
+    load: work that arrives, in workers that it keeps busy.
+    Source: A. K. Erlang, 1917 (the delay formula, from the loss formula's recurrence).
+    """
+    if load <= 0:
+        return 0
+    lost = 1.0
+    for workers in range(1, most):
+        lost = load * lost / (workers + load * lost)
+        if workers > load:
+            delayed = lost / (1 - load / workers * (1 - lost))
+            if delayed * math.exp(-(workers - load) * patience) <= LATE:
+                return workers
+    return most
+
+
+def room(free: int | None, cost: int, headroom: int, starting: int) -> int | None:
+    """Workers that memory has room for; None if it is not known what is free.
+
+    free, cost, headroom: bytes: what may still be taken, what a worker takes, what is to be left.
+    starting: workers that live already but have not yet taken theirs.
+    """
+    if free is None:
+        return None
+    return max(0, (free - headroom) // max(cost, 1) - starting)
+
+
+def _learn(limits: Limits, look: Look, history: History) -> History:
+    """Take a look's jobs and seconds into the moving means."""
+    # A burst is not a rate: jobs that came within the target are the backlog's affair.
+    smooth_s = max(LEAST_SMOOTH_S, 5 * limits.interval_s, limits.target_wait_s)
+    fade = math.exp(-look.elapsed_s / smooth_s)
+    worked_s, ended = history.worked_s, history.ended
+    if look.worked_s > 0 or look.ended:  # what is known of jobs is not forgotten while there are none
+        worked_s, ended = worked_s * fade + look.worked_s, ended * fade + look.ended
+    waiting = look.backlog + look.held
+    rate = history.rate
+    if history.waiting >= 0 and look.elapsed_s > 0:
+        arrived = look.ended + waiting - history.waiting
+        rate = rate * fade + (1 - fade) * arrived / look.elapsed_s
+    return History(worked_s, ended, rate, waiting, history.needs)
+
+
+def _remember(limits: Limits, look: Look, history: History, needed: int) -> History:
+    """Note what was needed, and forget what is older than the grace or was less than now."""
+    passed_s = min(look.elapsed_s, 2 * limits.interval_s)  # what nobody has seen was not quiet
+    older = history.needs or ((0.0, limits.clamp(look.size)),)
+    kept = [
+        (ago_s + passed_s, workers)
+        for ago_s, workers in older
+        if workers > needed and ago_s + passed_s < limits.grace_s
+    ]
+    return replace(history, needs=(*kept, (0.0, needed)))
+
+
+def _counted(backlog: int) -> str:
+    return f"{backlog}" if backlog < COUNTED else f"{COUNTED} or more"

@@ -1,0 +1,108 @@
+"""The size of an adaptive pool: what the supervisor sees of it, and what the policy makes of that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from queuety.policy import scale
+from queuety.policy.scale import History, Limits, Look
+from queuety.process import memory
+from queuety.process.ledger import Counter, Ledger, Mark, Page, Phase
+from queuety.settings import Settings
+
+log = logging.getLogger("queuety.supervisor")
+
+LEAST_COST = (
+    32 << 20
+)  # bytes; a worker that has not yet imported its application looks smaller than it will be
+
+
+class Size:
+    """Turns the keeper's word on the backlog into a number of workers."""
+
+    def __init__(self, limits: Limits, settings: Settings, ledger: Ledger) -> None:
+        self.limits = limits
+        self._settings = settings
+        self._ledger = ledger
+        self._system = memory.System()
+        self._history = History()
+        self._looked_at = time.monotonic()
+        self._ended = 0
+        self._worked: dict[tuple[int, float], float] = {}  # by page and its worker's birth
+        self._held = False
+
+    def decide(self, size: int, backlog: int, counts: list[int]) -> int:
+        """Workers wanted now. size: wanted until now.  counts: what all workers, past and present, have counted."""
+        now = time.monotonic()
+        alive = [page for page in self._ledger if page.phase != Phase.LEAVING and not page.told]
+        look = Look(
+            elapsed_s=now - self._looked_at,
+            size=size,
+            alive=len(alive),
+            busy=sum(page.count > 0 for page in alive),
+            backlog=backlog,
+            held=sum(_held(page) for page in alive),
+            ended=self._just_ended(counts),
+            worked_s=self._just_worked(now),
+            room=self._room(alive) if backlog else None,
+        )
+        self._looked_at = now
+        decision, self._history = scale.decide(self.limits, look, self._history)
+        if decision.size != size:
+            log.info("%d -> %d workers: %s", size, decision.size, decision.reason)
+        if decision.held and not self._held:
+            log.warning(
+                "%d workers and no more for now, since memory for another one is not free: %s",
+                decision.size,
+                decision.reason,
+            )
+        self._held = decision.held
+        return decision.size
+
+    def shift(self, size: int, by: int) -> int:
+        """Raise or lower the least number of workers (SIGTTIN, SIGTTOU); returns the number wanted now."""
+        least = max(1, min(self.limits.minimum + by, self.limits.maximum))
+        self.limits = replace(self.limits, minimum=least)
+        log.info("%s: %d to %d workers", "SIGTTIN" if by > 0 else "SIGTTOU", least, self.limits.maximum)
+        return max(size, least)
+
+    def _just_ended(self, counts: list[int]) -> int:
+        before, self._ended = self._ended, sum(counts[: Counter.SNOOZED + 1])
+        return max(0, self._ended - before)
+
+    def _just_worked(self, now: float) -> float:
+        """Seconds that workers have spent on jobs since the last look; what one that died spent last is lost."""
+        before, self._worked = self._worked, {}
+        total = 0.0
+        for page in self._ledger:
+            runs_s = now - page.claimed if page.phase == Phase.RUNNING else 0.0
+            key = page.index, page.born
+            self._worked[key] = page.worked + runs_s
+            total += self._worked[key] - before.get(key, 0.0)
+        return max(0.0, total)
+
+    def _room(self, alive: list[Page]) -> int | None:
+        if not self._settings.resource_system_memory_awareness:
+            return None
+        sizes = [memory.resident(page.pid) or 0 for page in alive if page.ready]
+        return scale.room(
+            self._system.available(),
+            max(LEAST_COST, *sizes) if sizes else LEAST_COST,
+            self._settings.resource_system_memory_headroom_mb,
+            sum(not page.ready for page in alive),
+        )
+
+
+def idle(pages: Iterable[Page]) -> list[Page]:
+    """Those whose workers can leave without anybody noticing, sleepers first."""
+    free = [page for page in pages if page.ready and not page.count and not page.claiming]
+    return sorted(free, key=lambda page: page.phase != Phase.SLEEPING)
+
+
+def _held(page: Page) -> int:
+    """Jobs of a page that have not ended."""
+    marks = bytes(page.marks[: page.count])
+    return marks.count(Mark.HELD) + marks.count(Mark.BEGUN)
