@@ -10,19 +10,9 @@ from queuety.store.statements import statement
 def claim_within(conn: Connection, queues: tuple[str, ...] = ("default",), size: int = 1) -> list[Claimed]:
     """A worker's claim inside the transaction that `conn` is in: open until the test ends it."""
     lanes = Lanes(queues)
-    after_at, after_id = lanes.cursor()
     conn.execute(statement("pin"))
     rows = conn.execute(
         statement("claim"),
-        {
-            "queues": lanes.names,
-            "priorities": lanes.priorities,
-            "after_at": after_at,
-            "after_id": after_id,
-            "size": size,
-            "worker": "w#1",
-            "stale": 60.0,
-            "skip": "{}",
-        },
+        {**lanes.values(), "size": size, "worker": "w#1", "stale": 60.0, "skip": "{}"},
     ).fetchall()
     return lanes.order([Claimed._make(row) for row in rows])

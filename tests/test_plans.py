@@ -32,6 +32,8 @@ _IDS = array(list(range(1, 51)))
 VALUES: dict[str, Any] = {
     "after_at": "{-Infinity,-Infinity}",
     "after_id": "{0,0}",
+    "lines": "{1,1}",
+    "caps": "{10}",
     "began": array([0.0] * 50),
     "before": 4e9,
     "causes": ["retried"] * 50,
@@ -310,9 +312,7 @@ def blocks(plan: dict[str, Any]) -> int:
 
 
 def lanes(*queues: str) -> dict[str, Any]:
-    own = Lanes(queues)
-    after_at, after_id = own.cursor()
-    return {"queues": own.names, "priorities": own.priorities, "after_at": after_at, "after_id": after_id}
+    return Lanes(queues).values()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -385,12 +385,8 @@ def run_jobs(conn: Connection, own: Lanes, count: int) -> None:
 
 def claim_blocks(conn: Connection, own: Lanes) -> int:
     """Pages that a claim of ten from the cursor would touch."""
-    after_at, after_id = own.cursor()
     with conn.transaction(force_rollback=True):
         conn.execute(statement("pin"))
-        plan = explained(
-            conn, "claim", generic=True, run=True, size=10, queues=own.names, priorities=own.priorities,
-            after_at=after_at, after_id=after_id,
-        )  # fmt: skip
+        plan = explained(conn, "claim", generic=True, run=True, size=10, **own.values())
         assert plan["Plan"]["Actual Rows"] == 10
         return blocks(plan)

@@ -13,6 +13,7 @@ from queuety.store.pipeline import Step, transaction
 from queuety.store.statements import array, statement, texts
 
 FRONT = float("-inf")
+LARGEST_CAP = 2**31 - 1
 
 
 class Claimed(NamedTuple):
@@ -55,13 +56,31 @@ class Lanes:
 
     def __init__(self, queues: tuple[str, ...]) -> None:
         self.queues = queues
-        pairs = [(queue, int(level)) for queue in queues for level in Priority]
-        self.names = texts([queue for queue, _ in pairs])
-        self.priorities = array([level for _, level in pairs])
-        self._place = {pair: index for index, pair in enumerate(pairs)}
-        self._at = [FRONT] * len(pairs)
-        self._id = [0] * len(pairs)
+        self._pairs = [(queue, int(level)) for queue in queues for level in Priority]
+        self._place = {pair: index for index, pair in enumerate(self._pairs)}
+        self._at = [FRONT] * len(self._pairs)
+        self._id = [0] * len(self._pairs)
         self.at_front = True
+        self.arrange([(queues, LARGEST_CAP)])
+
+    def arrange(self, lines: Sequence[tuple[Sequence[str], int]]) -> None:
+        """Present the lanes line by line from now on. lines: the queues of each, and the most it may give.
+
+        Each queue is in one line; the cursors stay with their lanes.
+        """
+        self._shown = [
+            self._place[queue, level] for queues, _ in lines for queue in queues for level in Priority
+        ]
+        self.names = texts([self._pairs[place][0] for place in self._shown])
+        self.priorities = array([self._pairs[place][1] for place in self._shown])
+        self._lines = array(
+            [
+                number
+                for number, (queues, _) in enumerate(lines, 1)
+                for _ in range(len(queues) * len(Priority))
+            ]
+        )
+        self._caps = array([cap for _, cap in lines])
 
     def rewind(self) -> None:
         """Let the next claim start from the front of every lane."""
@@ -70,11 +89,19 @@ class Lanes:
             self._id = [0] * len(self._id)
             self.at_front = True
 
-    def cursor(self) -> tuple[str, str]:
-        return array(self._at).replace("inf", "Infinity"), array(self._id)
+    def values(self) -> dict[str, str]:
+        """The lanes as parameters of a claim."""
+        return {
+            "queues": self.names,
+            "priorities": self.priorities,
+            "after_at": array([self._at[place] for place in self._shown]).replace("inf", "Infinity"),
+            "after_id": array([self._id[place] for place in self._shown]),
+            "lines": self._lines,
+            "caps": self._caps,
+        }
 
     def order(self, jobs: list[Claimed]) -> list[Claimed]:
-        """Sort a claim by lane, due time and id, and advance the cursors past it."""
+        """Sort a claim by place in the queue list, priority, due time and id, and advance the cursors past it."""
         place = self._place
         jobs.sort(key=lambda job: (place[job.queue, job.priority], job.available_at, job.id))
         last: dict[int, Claimed] = {place[job.queue, job.priority]: job for job in jobs}
@@ -290,14 +317,10 @@ def keep_result(conn: Connection, job_id: int, result: str) -> None:
 
 
 def _claim(want: Want) -> Step:
-    after_at, after_id = want.lanes.cursor()
     return Step(
         "claim",
         {
-            "queues": want.lanes.names,
-            "priorities": want.lanes.priorities,
-            "after_at": after_at,
-            "after_id": after_id,
+            **want.lanes.values(),
             "size": str(want.size),
             "worker": want.worker,
             "stale": str(want.stale_s),

@@ -1,5 +1,6 @@
 -- Claim up to `size` due jobs, walking the lanes in the order given, under one new lease.
--- queues text[], priorities smallint[]: the lanes.
+-- queues text[], priorities smallint[]: the lanes.  lines int[]: the line, from 1, that each lane is in.
+-- caps int[]: how many jobs each line gives at most; the lines are walked in this order.
 -- after_at float8[] (seconds since 1970, -Infinity: the front), after_id bigint[]: each lane's cursor.
 -- skip text[]: handlers that this claim leaves to others.
 -- size int.  worker text: the claimer's name.  stale float8: seconds that the lease lasts.
@@ -7,10 +8,11 @@
 -- Locks: the claimed rows; locked rows are skipped.  Index: jobs_claim, then jobs_pkey.
 -- id = ANY (…) rather than a join: the planner then has no other way into the table than the primary key.
 WITH lanes AS MATERIALIZED (
-    SELECT lane.queue, lane.priority, to_timestamp(lane.after_at) AS after_at, lane.after_id
+    SELECT lane.queue, lane.priority, to_timestamp(lane.after_at) AS after_at, lane.after_id, lane.line
     FROM unnest(
-        %(queues)s::text[], %(priorities)s::smallint[], %(after_at)s::float8[], %(after_id)s::bigint[]
-    ) AS lane (queue, priority, after_at, after_id)
+        %(queues)s::text[], %(priorities)s::smallint[], %(after_at)s::float8[], %(after_id)s::bigint[],
+        %(lines)s::int[]
+    ) AS lane (queue, priority, after_at, after_id, line)
     WHERE NOT coalesce(
         (
             SELECT q.paused_at IS NOT NULL AND (q.paused_until IS NULL OR q.paused_until > statement_timestamp())
@@ -22,20 +24,26 @@ WITH lanes AS MATERIALIZED (
 ),
 picked AS MATERIALIZED (
     SELECT job.id
-    FROM lanes
+    FROM unnest(%(caps)s::int[]) WITH ORDINALITY AS line (cap, number)
     CROSS JOIN LATERAL (
-        SELECT j.id
-        FROM queuety.jobs AS j
-        WHERE j.state = 'pending'
-            AND j.parked_on IS NULL
-            AND j.queue = lanes.queue
-            AND j.priority = lanes.priority
-            AND (j.available_at, j.id) > (lanes.after_at, lanes.after_id)
-            AND j.available_at <= statement_timestamp()
-            AND j.handler <> ALL (%(skip)s::text[])
-        ORDER BY j.available_at, j.id
-        LIMIT %(size)s
-        FOR UPDATE SKIP LOCKED
+        SELECT own.id
+        FROM lanes
+        CROSS JOIN LATERAL (
+            SELECT j.id
+            FROM queuety.jobs AS j
+            WHERE j.state = 'pending'
+                AND j.parked_on IS NULL
+                AND j.queue = lanes.queue
+                AND j.priority = lanes.priority
+                AND (j.available_at, j.id) > (lanes.after_at, lanes.after_id)
+                AND j.available_at <= statement_timestamp()
+                AND j.handler <> ALL (%(skip)s::text[])
+            ORDER BY j.available_at, j.id
+            LIMIT %(size)s
+            FOR UPDATE SKIP LOCKED
+        ) AS own
+        WHERE lanes.line = line.number
+        LIMIT line.cap
     ) AS job
     LIMIT %(size)s
 )
