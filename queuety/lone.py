@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from queuety.errors import QueuetyError
-from queuety.names import queue_list
+from queuety.names import weighted_queues
 from queuety.process.ledger import Counter, Ledger, Mark, Phase
 from queuety.process.plan import Mode, Plan
 from queuety.process.worker import Worker
@@ -45,7 +45,7 @@ class LoneWorker:
 
     def __init__(self, app: Queuety, queues: str | Sequence[str]) -> None:
         self._app = app
-        self._queues = queue_list(queues)
+        self._queues = weighted_queues(queues)
 
     def flush(self) -> Ran:
         """Run until nothing is due."""
@@ -59,7 +59,8 @@ class LoneWorker:
         app = self._app
         plan = Plan(
             url=app.url,
-            queues=self._queues,
+            queues=tuple(self._queues),
+            weights=self._queues,
             load=lambda: app.handlers,
             settings=app.settings,
             name=socket.gethostname(),

@@ -6,9 +6,11 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from queuety import units
 from queuety.errors import UsageError
 
 MAX_NAME = 255
+MAX_WEIGHT = 1000
 QUEUE_SIGNS = "_-."
 OTHER_SIGNS = QUEUE_SIGNS + ":/@+#"
 
@@ -67,6 +69,48 @@ def queue_list(value: object) -> tuple[str, ...]:
 
     A queue named twice counts at its first place. An empty list or an empty name is a UsageError.
     """
+    parts = _parts(value)
+    for part in parts:
+        if isinstance(part, str) and ":" in part:
+            raise UsageError(
+                f"{quoted(part)} is not a queue's name", "give names only: weights are for `work` and `flush`"
+            )
+    return tuple(dict.fromkeys(check_queue(part) for part in parts))
+
+
+def weighted_queues(value: object) -> dict[str, int]:
+    """Read a queue list that may hold weights, `"critical,default:3,low:1"` or a sequence of the same texts.
+
+    Returns the weight of each queue, in order; 0: none. Strict queues come before the weighted ones: what stands
+    behind them would have no place in the order, and is a UsageError, as are two weights for one queue.
+    """
+    weights: dict[str, int] = {}
+    for part in _parts(value):
+        name, weight = _weighted(part)
+        if weights.setdefault(name, weight) != weight:
+            raise UsageError(f"queue {quoted(name)} is named twice, with different weights", "name it once")
+    shared = False
+    for name, weight in weights.items():
+        if shared and not weight:
+            raise UsageError(
+                f"queue {quoted(name)} has no weight, but stands behind queues that have one",
+                f"give it one, as in {name}:1, or put it in front: without a weight it is strict",
+            )
+        shared = shared or weight > 0
+    return weights
+
+
+def _weighted(part: object) -> tuple[str, int]:
+    if not isinstance(part, str) or ":" not in part:
+        return check_queue(part), 0
+    name, _, weight = part.rpartition(":")
+    name = check_queue(name)
+    return name, units.whole(
+        weight, minimum=1, maximum=MAX_WEIGHT, what=f"the weight of queue {quoted(name)}"
+    )
+
+
+def _parts(value: object) -> list[object]:
     if isinstance(value, str):
         parts: list[object] = list(value.split(","))
     elif isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, dict)):
@@ -75,7 +119,7 @@ def queue_list(value: object) -> tuple[str, ...]:
         raise UsageError(f"queues must be names, not {type(value).__name__}", "give a,b or a list of names")
     if not parts:
         raise UsageError("the list of queues is empty", "name at least one queue")
-    return tuple(dict.fromkeys(check_queue(part) for part in parts))
+    return parts
 
 
 def quoted(text: str) -> str:

@@ -20,7 +20,7 @@ HEIGHT = {
     "model": 0,
     "units": 1,
     "redaction": 1,
-    "names": 1,
+    "names": 2,
     "texts": 2,
     "strict": 2,
     "conversion": 2,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuety.errors import UsageError
-from queuety.names import check_name, check_queue, check_unique_key, queue_list
+from queuety.names import check_name, check_queue, check_unique_key, queue_list, weighted_queues
 
 KINDS = ("queue", "handler", "group", "key", "tag")
 
@@ -106,6 +106,45 @@ def test_a_queue_named_twice_counts_at_its_first_place():
 def test_a_queue_list_that_cannot_be_meant_is_refused(value):
     with pytest.raises(UsageError):
         queue_list(value)
+
+
+def test_weights_are_refused_where_only_names_are_meant():
+    with pytest.raises(UsageError, match="'a:3' is not a queue's name") as caught:
+        queue_list("b,a:3")
+
+    assert caught.value.hint == "give names only: weights are for `work` and `flush`"
+
+
+def test_a_queue_list_may_hold_weights_behind_the_strict_ones():
+    expected = {"critical": 0, "default": 3, "low": 1}
+
+    assert weighted_queues("critical, default : 3,low:1") == expected
+    assert weighted_queues(["critical", "default:3", " low:1"]) == expected
+    assert list(weighted_queues("b:1,a:1,b:1")) == ["b", "a"]
+    assert weighted_queues("a,b") == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("a:0", "the weight of queue 'a'='0' is out of range"),
+        ("a:1001", "out of range"),
+        ("a:x", "not a whole number"),
+        ("a:", "not a whole number"),
+        ("a:1.5", "not a whole number"),
+        (":1", "is empty"),
+        ("a:1:2", "position 2"),
+        ("a:1,a:2", "named twice"),
+        ("a,a:2", "named twice"),
+        ("a:1,b", "queue 'b' has no weight, but stands behind queues that have one"),
+        (["a:1,b:1"], "position 2"),
+        ({"a": 1}, "not dict"),
+        ("", "is empty"),
+    ],
+)
+def test_weights_that_cannot_be_meant_are_refused(value, message):
+    with pytest.raises(UsageError, match=message):
+        weighted_queues(value)
 
 
 @pytest.mark.parametrize("key", ["user 5, order 7", "a%b*", "😀", "👩‍👩‍👧", "o'hara", "가"])

@@ -12,7 +12,7 @@ from queuety import units
 from queuety.cli.output import talk
 from queuety.errors import UsageError
 from queuety.model import State
-from queuety.names import check_name, check_queue, check_unique_key, queue_list
+from queuety.names import check_name, check_queue, check_unique_key, queue_list, weighted_queues
 from queuety.settings import SETTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,6 +70,7 @@ def _priority(value: str, what: str) -> Any:
 JOB_ID = Kind("id", lambda value, what: units.whole(value, minimum=1, what=what))
 QUEUE = Kind("queue", lambda value, _: check_queue(value))
 QUEUES = Kind("queues", lambda value, _: queue_list(value))
+WEIGHTED = Kind("queues", lambda value, _: weighted_queues(value))
 HANDLER = Kind("handler", lambda value, _: check_name("handler", value))
 TAG = Kind("tag", lambda value, _: check_name("tag", value))
 POOL_NAME = Kind("name", lambda value, _: check_name("pool", value))

@@ -28,7 +28,12 @@ _CHECK_FAILED = 8
 
 @click.command()
 @click.option(
-    "--queue", "queues", type=kinds.QUEUES, default="default", show_default=True, help="In order: a,b,c."
+    "--queue",
+    "queues",
+    type=kinds.WEIGHTED,
+    default="default",
+    show_default=True,
+    help="In order: a,b,c; with weights in shares: a,b:3,c:1.",
 )
 @click.option("--workers", type=kinds.WORKERS, help="Worker processes, 1 to 1000.  [default: 1]")
 @click.option(
@@ -60,7 +65,7 @@ _CHECK_FAILED = 8
     "log_retention_days",
 )
 def work(
-    queues: tuple[str, ...],
+    queues: dict[str, int],
     workers: int | None,
     least: int | None,
     most: int | None,
@@ -73,8 +78,9 @@ def work(
 ) -> int:
     """Run jobs as they become due, until told to stop.
 
-    Queues are worked in the order given. With one worker --max-jobs ends the command after exactly that many
-    jobs; with more, each worker is replaced after so many. TERM or Ctrl-C finishes what runs and leaves with 0;
+    Queues are worked in the order given. Those with a weight come last and share what the others leave, at least
+    one job in 20, by their weights. With one worker --max-jobs ends the command after exactly that many jobs; with
+    more, each worker is replaced after so many. TERM or Ctrl-C finishes what runs and leaves with 0;
     a second one cuts it and gives it back (75, or 130 for Ctrl-C). HUP replaces the workers one by one, TTIN and
     TTOU add and remove one, USR1 logs what each is doing.
 
@@ -84,6 +90,7 @@ def work(
 
     \b
     queuety --app shop:app work --queue=critical,default --workers=4
+    queuety --app shop:app work --queue=critical,default:3,low:1
     queuety --app shop:app work --min-workers=1 --max-workers=8 --target-wait=5s
     queuety --app shop:app work --once
     """
@@ -110,7 +117,8 @@ def work(
         found,
         preload,
         None,
-        queues=queues,
+        queues=tuple(queues),
+        weights=queues,
         workers=limits.minimum if limits else workers or 1,
         limits=limits,
         mode=Mode.ONCE if once else Mode.WORK,
@@ -127,7 +135,12 @@ def work(
 
 @click.command()
 @click.option(
-    "--queue", "queues", type=kinds.QUEUES, default="default", show_default=True, help="In order: a,b,c."
+    "--queue",
+    "queues",
+    type=kinds.WEIGHTED,
+    default="default",
+    show_default=True,
+    help="In order: a,b,c; with weights in shares: a,b:3,c:1.",
 )
 @click.option("--workers", type=kinds.WORKERS, default="1", show_default=True, help="Worker processes.")
 @click.option("--fail-on-buried", is_flag=True, help="Exit with 8 if a job was buried.")
@@ -135,7 +148,7 @@ def work(
     "worker_max_memory", "worker_stop_timeout", "stale_timeout", "max_execution_time", "retry_backoff"
 )
 @kinds.as_json
-def flush(queues: tuple[str, ...], workers: int, fail_on_buried: bool, json_: bool, **settings: Any) -> int:
+def flush(queues: dict[str, int], workers: int, fail_on_buried: bool, json_: bool, **settings: Any) -> int:
     """Run all that is due, then exit and say how many jobs ended how.
 
     What those jobs enqueue is run too. What is due later, retries included, is left and told; so is what a
@@ -159,7 +172,8 @@ def flush(queues: tuple[str, ...], workers: int, fail_on_buried: bool, json_: bo
             current().settings(**settings),
             False,
             tick,
-            queues=queues,
+            queues=tuple(queues),
+            weights=queues,
             workers=workers,
             mode=Mode.FLUSH,
             name=socket.gethostname(),

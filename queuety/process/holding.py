@@ -50,6 +50,7 @@ class Holding:
         self.page = worker.page
         self.batch = Batch(jobs[0].lease)
         self.done = 0
+        self.queues: list[str] = []  # of the jobs that were run
 
     def run(self) -> float:
         """Run the jobs; returns the seconds spent. What is not begun is in the batch to be given back."""
@@ -73,6 +74,7 @@ class Holding:
                 self._give_back(slot)
                 break
             self.done += 1
+            self.queues.append(job.queue)
             now = time.monotonic()
             if alone:
                 break

@@ -76,7 +76,7 @@ class Keeper:
         """Watch until the supervisor says leave, or is gone and all workers with it."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        title(f"keeper {self.plan.name} [{','.join(self.plan.queues)}]"[:200])
+        title(f"keeper {self.plan.name} [{self.plan.queue_list}]"[:200])
         self._waker.watch(self._wire.fd)
         self._waker.watch(self._poke_fd)
         now = time.monotonic()

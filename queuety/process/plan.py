@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ class Mode(StrEnum):
 class Plan:
     """What a pool is to do.
 
-    url: libpq URL or keyword string.  queues: in order of precedence.  load: imports the application and returns
+    url: libpq URL or keyword string.  queues: in order of precedence.  weights: of each queue;
+    0, or none at all: strict.  load: imports the application and returns
     its handlers; called in each worker after the fork.  max_jobs: a lone worker ends the command after exactly so
     many jobs; 0: no such end.  max_time_s: the command ends after so many seconds; 0: no such end.
     until: when that will be, in seconds of the monotonic clock; 0 until the supervisor has begun.
@@ -46,6 +47,7 @@ class Plan:
     max_time_s: float = 0.0
     until: float = 0.0
     preload: bool = False
+    weights: Mapping[str, int] = field(default_factory=dict)
     limits: Limits | None = None
 
     @property
@@ -59,3 +61,9 @@ class Plan:
         if self.limits:
             return f"{self.limits.minimum} to {self.limits.maximum} workers"
         return f"{self.workers} worker{'s' * (self.workers > 1)}"
+
+    @property
+    def queue_list(self) -> str:
+        """The queues as they were named: `critical,default:3,low:1`."""
+        weights = self.weights
+        return ",".join(f"{name}:{weights[name]}" if weights.get(name) else name for name in self.queues)

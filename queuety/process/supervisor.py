@@ -88,8 +88,10 @@ class Supervisor:
         """Run the pool until it is over; returns what it did."""
         names = ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "CHLD")
         self._waker = Waker(getattr(signal, f"SIG{name}") for name in names)
-        title(f"supervisor {self.plan.name} [{','.join(self.plan.queues)}]"[:200])
-        log.info("pool %s: %s for %s", self.plan.name, self.plan.extent, ", ".join(self.plan.queues))
+        title(f"supervisor {self.plan.name} [{self.plan.queue_list}]"[:200])
+        log.info(
+            "pool %s: %s for %s", self.plan.name, self.plan.extent, self.plan.queue_list.replace(",", ", ")
+        )
         try:
             while not self._finished():
                 self._reap()

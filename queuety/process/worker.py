@@ -9,11 +9,13 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from queuety.errors import JobCancelled, TimeLimitExceeded
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
+from queuety.policy.shares import Shares
 from queuety.process.alarm import Alarm
 from queuety.process.holding import Holding
 from queuety.process.host import end_own_group, own_memory
@@ -38,6 +40,7 @@ OWN_LOOK_S = 10  # a sleeper looks by itself after so many poll intervals, shoul
 MEMORY_CHECK_S = 0.2
 MEMORY_HEADROOM = 128 << 20  # bytes above an application that is larger than the limit by itself
 POKE_S = 0.02
+QUEUE_OF = attrgetter("queue")
 AGAIN_S = (
     1.0  # a handler is interrupted again after so long, should it swallow that; until then it may tidy up
 )
@@ -59,6 +62,7 @@ class Worker:
         self._poke_fd = poke_fd
         self._parent = os.getppid()
         self._lanes = Lanes(plan.queues)
+        self._shares = Shares(plan.weights) if any(plan.weights.values()) else None
         self.runner = Runner()
         self.backoff = Backoff(kind=self.settings.retry_backoff)
         self.pace: dict[str, float] = {}  # seconds a handler takes, a moving mean
@@ -129,6 +133,8 @@ class Worker:
                 if self._standard is not None:
                     self._standard.put_back()
                 self._done += holding.done
+                if self._shares:
+                    self._shares.ran(holding.queues)
                 self._size = next_size(self._size, holding.done, took)
             if len(jobs) < self._size_asked and not from_front:
                 self._lanes.rewind()  # came back short: what is behind the cursors comes next
@@ -186,6 +192,8 @@ class Worker:
         elif not self.lone and self.settings.worker_max_jobs:
             size = min(size, max(1, self.settings.worker_max_jobs))
         self._size_asked = size
+        if self._shares:
+            self._lanes.arrange(self._shares.plan(size))
         return Want(self._lanes, size, self.name, self.settings.stale_timeout)
 
     def _rewind(self) -> bool:
@@ -232,6 +240,8 @@ class Worker:
                     "%d jobs had been given to others: their outcomes are dropped", len(batch) - settled
                 )
             self._holding = None
+        if want and self._shares:
+            jobs = self._shares.deal(jobs, QUEUE_OF, want.size)
         if jobs:
             page.hold(jobs[0].lease, [job.id for job in jobs])
             page.claimed = time.monotonic()
@@ -387,4 +397,4 @@ class Worker:
 
     def show(self, what: str) -> None:
         if not self.lone:
-            title(f"worker {self.name} [{','.join(self.plan.queues)}] {what}"[:200])
+            title(f"worker {self.name} [{self.plan.queue_list}] {what}"[:200])
