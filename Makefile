@@ -29,6 +29,7 @@ soak: $(BIN)/queuety
 
 docs: $(BIN)/queuety
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/simulate.py
 
 bench: $(BIN)/queuety
 	$(BIN)/python -m bench

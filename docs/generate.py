@@ -53,8 +53,8 @@ SIGNALS = {
     "INT": "As TERM. A second one exits with 130.",
     "QUIT": "Cut what runs at once and give it back: 75.",
     "HUP": "Replace the workers one by one; each successor is ready before its predecessor leaves.",
-    "TTIN": "One worker more.",
-    "TTOU": "One worker less, down to one.",
+    "TTIN": "One worker more; of an adaptive pool: its least number of workers.",
+    "TTOU": "One worker less, down to one; of an adaptive pool: its least number of workers.",
     "USR1": "Log what every worker is doing.",
 }
 

@@ -58,7 +58,7 @@ def test_jobs_that_last_longer_than_the_interval_have_a_worker_each():
 def test_long_jobs_after_many_quick_ones_are_recognised_at_the_next_look():
     known = History(worked_s=1.0, ended=1000.0, waiting=0)
 
-    assert decide(ONE_TO_SIX, look(busy=1, backlog=5, worked_s=1.0), known)[0].size == 6
+    assert decide(ONE_TO_SIX, look(busy=1, backlog=5, worked_s=1.0, age_s=1.0), known)[0].size == 6
 
 
 def test_a_backlog_beyond_counting_calls_for_all():
@@ -167,6 +167,7 @@ LOOKS = st.builds(
     held=st.integers(0, 500),
     ended=st.integers(0, 100_000),
     worked_s=st.floats(0.0, 1000.0),
+    age_s=st.floats(0.0, 1000.0),
     room=st.none() | st.integers(0, 10),
 )
 

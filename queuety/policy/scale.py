@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 COUNTED = 10_000  # a backlog is counted no further; one that reaches it is more than anybody can tell
 LATE = 0.01  # share of the jobs that may wait longer than the target once the pool has its size
 LEAST_SMOOTH_S = 10.0
+SURGE = 3.0  # times what came so far: more within one look is a burst
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class Look:
     size:      workers wanted until now; `alive` of them are processes already.
     busy:      workers that hold jobs; `held` jobs in all that have not ended.
     backlog:   jobs that are due and claimable, counted up to COUNTED.
-    ended:     jobs that ended since the look before; `worked_s` seconds were spent on jobs by all workers together.
+    ended:     jobs that ended since the look before; they took `worked_s` seconds together.
+    age_s:     for how long the jobs that run have run, on average.
     room:      workers that memory has room for, beyond the living; None: unknown.
     """
 
@@ -62,6 +64,7 @@ class Look:
     held: int = 0
     ended: int = 0
     worked_s: float = 0.0
+    age_s: float = 0.0
     room: int | None = None
 
 
@@ -69,7 +72,7 @@ class Look:
 class History:
     """What earlier looks have taught: moving means.
 
-    worked_s, ended:   seconds spent on jobs, and jobs that ended, while there was work; both fade.
+    worked_s, ended:   seconds that jobs took, and their number; both fade.
     rate:               jobs that become claimable per second.
     waiting:           jobs claimable or held at the last look; -1: none yet.
     needs:             (seconds ago, workers needed), oldest and largest first: those that a later look did not reach.
@@ -123,12 +126,11 @@ def need(limits: Limits, look: Look, history: History) -> int:
 
 
 def service_s(look: Look, history: History) -> float:
-    """Seconds that a job takes a worker: the longer of the moving mean and of what the last look saw; inf: unknown.
+    """Seconds that a job takes a worker: a moving mean, but no less than those have lasted that run; inf: unknown.
 
-    The last look counts by itself, lest long jobs that follow many quick ones be taken for quick for long.
+    For long jobs may come after many quick ones, and the mean learns of them only when they end.
     """
-    mean_s = history.worked_s / history.ended if history.ended else math.inf
-    return max(mean_s, look.worked_s / max(look.ended, 1))
+    return max(history.worked_s / history.ended if history.ended else math.inf, look.age_s)
 
 
 def staffing(load: float, patience: float, most: int) -> int:
@@ -162,16 +164,18 @@ def room(free: int | None, cost: int, headroom: int, starting: int) -> int | Non
 
 def _learn(limits: Limits, look: Look, history: History) -> History:
     """Take a look's jobs and seconds into the moving means."""
-    # A burst is not a rate: jobs that came within the target are the backlog's affair.
-    smooth_s = max(LEAST_SMOOTH_S, 5 * limits.interval_s, limits.target_wait_s)
+    # No quicker than the pool may shrink: a mean that is noisier than that would only ratchet the size up.
+    smooth_s = max(LEAST_SMOOTH_S, 5 * limits.interval_s, limits.target_wait_s, limits.grace_s)
     fade = math.exp(-look.elapsed_s / smooth_s)
     worked_s, ended = history.worked_s, history.ended
-    if look.worked_s > 0 or look.ended:  # what is known of jobs is not forgotten while there are none
+    if look.ended:  # what is known of jobs is not forgotten while there are none
         worked_s, ended = worked_s * fade + look.worked_s, ended * fade + look.ended
     waiting = look.backlog + look.held
     rate = history.rate
     if history.waiting >= 0 and look.elapsed_s > 0:
-        arrived = look.ended + waiting - history.waiting
+        # A burst is the backlog's affair and says nothing of what will come.
+        surge = SURGE * max(rate * look.elapsed_s, 1.0)
+        arrived = min(look.ended + waiting - history.waiting, surge)
         rate = rate * fade + (1 - fade) * arrived / look.elapsed_s
     return History(worked_s, ended, rate, waiting, history.needs)
 

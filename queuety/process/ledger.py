@@ -142,7 +142,7 @@ class Page:
     empty = _time(_EMPTY)  # start of the last claim, if it found nothing; 0: has work
     born = _time(_BORN)
     cancel_at = _time(_CANCEL_AT)  # when the keeper heard of it
-    worked = _time(_WORKED)  # seconds spent on jobs, those in hand not yet included
+    worked = _time(_WORKED)  # seconds that its jobs have taken, those in hand not yet included
     ready = _time(_READY)  # when the worker could claim; 0: not yet
 
     def __init__(self, buffer: memoryview, index: int, ledger: Ledger) -> None:

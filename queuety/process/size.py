@@ -46,7 +46,8 @@ class Size:
             backlog=backlog,
             held=sum(_held(page) for page in alive),
             ended=self._just_ended(counts),
-            worked_s=self._just_worked(now),
+            worked_s=self._just_worked(),
+            age_s=_age(alive, now),
             room=self._room(alive) if backlog else None,
         )
         self._looked_at = now
@@ -73,16 +74,10 @@ class Size:
         before, self._ended = self._ended, sum(counts[: Counter.SNOOZED + 1])
         return max(0, self._ended - before)
 
-    def _just_worked(self, now: float) -> float:
-        """Seconds that workers have spent on jobs since the last look; what one that died spent last is lost."""
-        before, self._worked = self._worked, {}
-        total = 0.0
-        for page in self._ledger:
-            runs_s = now - page.claimed if page.phase == Phase.RUNNING else 0.0
-            key = page.index, page.born
-            self._worked[key] = page.worked + runs_s
-            total += self._worked[key] - before.get(key, 0.0)
-        return max(0.0, total)
+    def _just_worked(self) -> float:
+        """Seconds that jobs took which ended since the last look; what a worker that died ended last is lost."""
+        before, self._worked = self._worked, {(page.index, page.born): page.worked for page in self._ledger}
+        return sum(worked - before.get(key, 0.0) for key, worked in self._worked.items())
 
     def _room(self, alive: list[Page]) -> int | None:
         if not self._settings.resource_system_memory_awareness:
@@ -100,6 +95,12 @@ def idle(pages: Iterable[Page]) -> list[Page]:
     """Those whose workers can leave without anybody noticing, sleepers first."""
     free = [page for page in pages if page.ready and not page.count and not page.claiming]
     return sorted(free, key=lambda page: page.phase != Phase.SLEEPING)
+
+
+def _age(pages: list[Page], now: float) -> float:
+    """Seconds for which the jobs that run have run, on average."""
+    ages = [max(0.0, now - page.began) for page in pages if page.current >= 0]
+    return sum(ages) / len(ages) if ages else 0.0
 
 
 def _held(page: Page) -> int:
