@@ -26,7 +26,7 @@ from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
 from queuety.store import bounded, claims, connect, notices, retention, workers
-from queuety.store.claims import Facts, Lanes
+from queuety.store.claims import Facts
 
 log = logging.getLogger("queuety.keeper")
 
@@ -51,7 +51,6 @@ class Keeper:
         self._poke_fd = poke_fd
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
-        self._lanes = Lanes(plan.queues)
         self._coroner = Coroner()
         self._conn: bounded.Bounded | None = None
         self._conn_fd = -1
@@ -339,7 +338,7 @@ class Keeper:
         interval_s = self.plan.settings.worker_pool_scale_interval
         if now >= self._next["count"] - interval_s / 2:  # a little early, to share the transaction
             self._next["count"] = now + interval_s
-            due, _ = claims.look(conn, self._lanes, scale.COUNTED)
+            due, _ = claims.look(conn, self._sleepers.lanes, scale.COUNTED)
             self._wire.send({"backlog": due})
 
     def _unpark(self, conn: connect.Connection) -> None:

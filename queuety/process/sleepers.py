@@ -23,7 +23,7 @@ class Sleepers:
     def __init__(self, ledger: Ledger, queues: tuple[str, ...]) -> None:
         self._ledger = ledger
         self._queues = queues
-        self._lanes = Lanes(queues)
+        self.lanes = Lanes(queues)
         self._registered = False
         self._awake_since = 0.0
         self._looked_at = 0.0
@@ -56,7 +56,7 @@ class Sleepers:
     def look(self, conn: Connection, now: float) -> float | None:
         """Wake as many as there is due work; returns the seconds until the next job falls due."""
         self._looked_at = now
-        due, next_s = claims.look(conn, self._lanes, max(1, len(self.asleep())))
+        due, next_s = claims.look(conn, self.lanes, max(1, len(self.asleep())))
         self.wake(due)
         return next_s
 
