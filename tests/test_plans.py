@@ -20,8 +20,8 @@ from queuety.store.claims import Batch, Lanes, Want
 from queuety.store.connect import Connection, connect, pin
 from queuety.store.statements import array, statement
 
-TABLES = ("jobs", "finished_jobs", "buried_jobs", "job_events", "queues", "sleepers")
-LARGE = ("jobs", "finished_jobs", "buried_jobs", "job_events")
+TABLES = ("jobs", "finished_jobs", "buried_jobs", "job_events", "queues", "sleepers", "profiles")
+LARGE = ("profiles", "jobs", "finished_jobs", "buried_jobs", "job_events")
 DUE = 3000
 SIZES = (1, 2, 4, 16, 50, 200, 500)
 
@@ -44,8 +44,10 @@ VALUES: dict[str, Any] = {
     "error": '{"type": "x"}',
     "errors": "{" + ",".join(["NULL"] * 50) + "}",
     "first": 1000,
+    "from_key": "handler:",
     "grace": 60.0,
     "handler": "ok",
+    "handlers": ["h7", "h8"],
     "id": 17,
     "ids": _IDS,
     "jobs": '[{"place": 0, "handler": "ok", "payload": "{}", "queue": "q7", "priority": 2, "max_attempts": 3}]',
@@ -75,18 +77,21 @@ VALUES: dict[str, Any] = {
     "max_attempts": 3,
     "reason": None,
     "until": None,
+    "to_key": "handler;",
+    "window": 60.0,
 }
 
 # How a statement is run: within a turn, in the keeper's session, steered, or plainly. `recover` by hand is plain.
 TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays"}
 KEEPER = {
+    "waiting", "unpark_here", "profiles",
     "held", "expired", "renew", "cancels", "look", "left", "unpark", "overdue", "prune_buried", "complete",
     "again", "bury", "give_back", "cancel_run",
 }  # fmt: skip
 STEERED = {"purge_finished", "purge_buried", "requeue_buried"}
 PLAIN = {
     "ask_cancel", "bury_pending", "cancel_pending", "delete", "requeue_cancelled", "keep_result", "resume",
-    "pause", "insert", "insert_many", "insert_plain", "expired", "again", "bury", "cancel_run", "renew",
+    "profiles", "pause", "insert", "insert_many", "insert_plain", "expired", "again", "bury", "cancel_run", "renew",
 }  # fmt: skip
 
 
@@ -124,13 +129,19 @@ def test_every_statement_with_an_index_is_looked_at():
 
 def fill(conn: Connection, rows: int) -> None:
     """So many jobs that are due later, in another queue, parked, paused, finished and buried; a few that are due."""
-    for table in ("jobs", "buried_jobs", "queues", "sleepers"):
+    for table in ("jobs", "buried_jobs", "queues", "sleepers", "profiles"):
         conn.execute(
             sql.SQL("ALTER TABLE queuety.{} SET (autovacuum_enabled = off)").format(sql.Identifier(table))
         )
     conn.execute("SELECT queuety.make_partitions(2)")
     conn.execute("ANALYZE")
     conn.execute("INSERT INTO queuety.queues (name) SELECT 'q' || n FROM generate_series(1, 5000) AS n")
+    conn.execute(
+        "INSERT INTO queuety.profiles (handler, minute, runs, seconds, durations) "
+        "SELECT 'h' || n %% 100, now() - n * interval '1 s', 1, 1, array_fill(1::bigint, ARRAY[64]) "
+        "FROM generate_series(1, %s) AS n",
+        [rows // 10],
+    )
     conn.execute("INSERT INTO queuety.sleepers SELECT n, 'q' || n FROM generate_series(1, 5000) AS n")
     conn.execute("INSERT INTO queuety.queues (name, paused_at) VALUES ('paused', now())")
     kinds = {

@@ -28,12 +28,14 @@ CREATE TABLE queuety.profiles (
     seconds double precision NOT NULL,
     durations bigint[] NOT NULL,
     peak bigint,
+    passing bigint,
     CONSTRAINT profiles_pkey PRIMARY KEY (handler, minute)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE queuety.profiles IS 'What the runs of a handler have taken, by minute';
 COMMENT ON COLUMN queuety.profiles.durations IS
     'Numbers of runs by duration: 64 classes, each longer by the square root of 2 than the one before';
 COMMENT ON COLUMN queuety.profiles.peak IS 'The most memory that one run has taken, in bytes; null: not measured';
+COMMENT ON COLUMN queuety.profiles.passing IS 'The most that one run has taken and given back at its end, in bytes';
 ALTER TABLE queuety.workers ADD COLUMN memory jsonb;
 COMMENT ON COLUMN queuety.workers.memory IS 'A keeper only: what its pool has, and what a worker of it may take';
 """

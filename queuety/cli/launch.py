@@ -26,8 +26,9 @@ log = logging.getLogger("queuety.pool")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Pending jobs of a pool's queues: due later, waiting for something else than time, by paused queue."""
+    """Pending jobs of a pool's queues: still due, due later, waiting for something else, by paused queue."""
 
+    due: int = 0
     later: int = 0
     parked: int = 0
     paused: dict[str, int] = field(default_factory=dict)
@@ -63,9 +64,10 @@ def run(
                 checked, ready.most, "--max-workers" if ready.limits else "--workers"
             )
             summary = Supervisor(ready, on_tick=tick).run()
-            ended = ready.mode != "work" and summary.reason in ("nothing is due", "done")
+            over = summary.reason.endswith("s are over")
+            ended = ready.mode != "work" and (over or summary.reason in ("nothing is due", "done"))
             # One that was stopped leaves at once, whatever the database does.
-            return summary, (_left(ready) if ended else None) or Left(summary.later)
+            return summary, (_left(ready) if ended else None) or Left(later=summary.later)
     except _Stopped:
         return Summary(reason="SIGTERM"), Left()
     finally:
@@ -93,6 +95,7 @@ def _left(plan: Plan) -> Left | None:
         log.debug("what is left cannot be told: %s", error)
         return None
     return Left(
+        due=sum(row.due for row in rows if not row.paused) if plan.mode == "flush" else 0,
         later=sum(row.later for row in rows if not row.paused),
         parked=sum(row.parked for row in rows),
         paused={row.name: row.due + row.later for row in rows if row.paused},

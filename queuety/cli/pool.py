@@ -143,16 +143,26 @@ def work(
     help="In order: a,b,c; with weights in shares: a,b:3,c:1.",
 )
 @click.option("--workers", type=kinds.WORKERS, default="1", show_default=True, help="Worker processes.")
+@click.option(
+    "--max-time", type=kinds.SECONDS, default="0", help="Exit after that long; 0 = when nothing is due."
+)
 @click.option("--fail-on-buried", is_flag=True, help="Exit with 8 if a job was buried.")
 @kinds.setting_options(
     "worker_max_memory", "worker_stop_timeout", "stale_timeout", "max_execution_time", "retry_backoff"
 )
 @kinds.as_json
-def flush(queues: dict[str, int], workers: int, fail_on_buried: bool, json_: bool, **settings: Any) -> int:
+def flush(
+    queues: dict[str, int],
+    workers: int,
+    max_time: float,
+    fail_on_buried: bool,
+    json_: bool,
+    **settings: Any,
+) -> int:
     """Run all that is due, then exit and say how many jobs ended how.
 
     What those jobs enqueue is run too. What is due later, retries included, is left and told; so is what a
-    paused queue holds.
+    paused queue holds. With --max-time a job that would probably not end in time is left, too.
 
     \b
     queuety --app shop:app flush --queue=mail --fail-on-buried
@@ -177,6 +187,7 @@ def flush(queues: dict[str, int], workers: int, fail_on_buried: bool, json_: boo
             workers=workers,
             mode=Mode.FLUSH,
             name=socket.gethostname(),
+            max_time_s=max_time,
         )
     progress.clear()
     if json_:
@@ -193,6 +204,8 @@ def sentence(summary: Summary, left: Left) -> str:
     """What a pool did, in one line."""
     total = sum(summary.counts[: len(_ENDED)])
     parts = [f"{total} job{'' if total == 1 else 's'}{': ' if total else ''}{_counted(summary.counts)}"]
+    if left.due:
+        parts.append(f"{left.due} left that there was no time or place for")
     if left.later:
         parts.append(f"{left.later} due later")
     if left.parked:

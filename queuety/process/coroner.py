@@ -15,11 +15,16 @@ class Coroner:
     """Reads pages of the dead; remembers how often the kernel's memory killer has struck."""
 
     def __init__(self) -> None:
-        self._kills = self._kills_before = host.memory_kills()
+        self._kills = self._kills_before = self._kills_first = host.memory_kills()
 
     def watch(self) -> None:
         """To be called every second or so: a kill is laid to the memory killer only if it has just struck."""
         self._kills_before, self._kills = self._kills, host.memory_kills()
+
+    @property
+    def kills(self) -> int:
+        """How often the memory killer has struck since the pool began."""
+        return self._kills - self._kills_first
 
     def outcomes(self, page: Page, status: int) -> dict[int, tuple[Outcome, float, float]]:
         """Job id → outcome, seconds after the claim when it began and ended. status: as waitpid gives it."""

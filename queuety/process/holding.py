@@ -22,6 +22,7 @@ from queuety.model import (
     Settlement,
     TimedOut,
 )
+from queuety.policy.admission import Kind, NotHere
 from queuety.policy.retry import Backoff
 from queuety.policy.verdict import decide
 from queuety.process import host
@@ -56,6 +57,8 @@ class Holding:
         """Run the jobs; returns the seconds spent. What is not begun is in the batch to be given back."""
         page, jobs, worker = self.page, self._jobs, self._worker
         page.phase = Phase.RUNNING
+        if worker.profiler is not None:
+            worker.profiler.begin()
         started = now = time.monotonic()
         for slot, job in enumerate(jobs):
             if worker.leaving or now - started > COMPANY_S or page.revoked == page.lease:
@@ -67,10 +70,19 @@ class Holding:
             if handler is None or page.cancel == job.id:
                 self._pass_over(slot, job, cancelled=handler is not None)
                 continue
+            if worker.room is not None:
+                declined = worker.room.declines(job.handler, fresh=worker.untouched and not self.done)
+                if declined is not None:
+                    self._decline(slot, job, declined)
+                    continue
             alone = len(jobs) > 1 and worker.pace.get(job.handler, math.inf) > QUICK_S
             if alone:  # it may take long: nobody waits behind it, or for its end
                 self.part(slot)
-            if not self._run_one(slot, job, handler):
+            begun = self._run_one(slot, job, handler)
+            if worker.room is not None and worker.room.tight:
+                worker.room.leave()
+                worker.poke()
+            if not begun:
                 self._give_back(slot)
                 break
             self.done += 1
@@ -188,6 +200,26 @@ class Holding:
             text = f"no application here has a handler {job.handler!r}"
             self._book(job, Bury(ErrorInfo("UnknownHandler", text)))
             self.done += 1
+
+    def _decline(self, slot: int, job: Claimed, why: NotHere) -> None:
+        """Leave a job for which there is no room here: free, and so that nobody is held up by it.
+
+        One that a worker in place of this one can take is given back, and this one leaves. One that the end of the
+        run leaves no time for is given back and not claimed again. Any other is parked until a keeper sees room.
+        """
+        worker, page = self._worker, self.page
+        page.marks[slot] = Mark.DROPPED
+        if why.kind is Kind.SYSTEM or (why.kind is Kind.WORKER and not why.fresh):
+            self.batch.parked.append((job.id, f"memory:{job.handler}"))
+            page.count_one(Counter.PARKED)
+            log.info("job %d %s is parked: %s", job.id, job.handler, why.reason)
+            return
+        self._book(job, GiveBack())
+        if why.kind is Kind.TIME:
+            worker.skip.add(job.handler)
+            log.info("job %d %s is left: %s", job.id, job.handler, why.reason)
+        else:
+            worker.leaving = f"replaced before a job of {job.handler}: {why.reason}"
 
     def _book(self, job: Claimed, settlement: Settlement, began_s: float = 0.0, ended_s: float = 0.0) -> None:
         self.batch.add(job.id, settlement, began_s, ended_s)

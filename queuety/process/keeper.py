@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -13,8 +14,9 @@ from contextlib import suppress
 
 from queuety.errors import QueuetyError
 from queuety.features.recover import BATCH, recover, settle_dead
-from queuety.model import Interrupted, Outcome, Returned, Settlement
+from queuety.model import Interrupted, Lost, Outcome, Returned, Settlement, TimedOut
 from queuety.policy import scale
+from queuety.policy.profile import Tally
 from queuety.policy.retry import Backoff
 from queuety.process import host, limits
 from queuety.process.coroner import Coroner
@@ -23,10 +25,12 @@ from queuety.process.plan import Mode, Plan
 from queuety.process.report import counter_of, tell
 from queuety.process.sleepers import Sleepers
 from queuety.process.titles import title
+from queuety.process.waiting import Waiting
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
-from queuety.store import bounded, claims, connect, notices, retention, workers
+from queuety.store import bounded, claims, connect, notices, profiles, retention, workers
 from queuety.store.claims import Facts
+from queuety.store.profiles import Taken
 
 log = logging.getLogger("queuety.keeper")
 
@@ -38,6 +42,7 @@ PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
 UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
+ENDS = 20  # a flush ends though jobs were unparked so often if none of them was begun
 
 
 class Keeper:
@@ -52,6 +57,7 @@ class Keeper:
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
         self._coroner = Coroner()
+        self._waiting = Waiting(plan, ledger)
         self._conn: bounded.Bounded | None = None
         self._conn_fd = -1
         self._id = 0
@@ -69,6 +75,7 @@ class Keeper:
         self._orphan_until = 0.0
         self._leaving = False
         self._ended = False
+        self._ends = self._runs = 0
         self._waker = Waker([signal.SIGUSR1])
 
     def run(self) -> None:
@@ -148,11 +155,13 @@ class Keeper:
                 with conn.transaction():  # one for all that is asked each second
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
                     self._count(conn, now)
+            if self._waiting.any and self._waiting.unpark(conn, time.monotonic()):
+                self._sleepers.look(conn, time.monotonic())
             self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
             self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
             self._due("tend", HOUR_S, now, lambda: self._tend(conn))
             if self.plan.mode is Mode.FLUSH and not self._ended:
-                self._end_of_flush(conn)
+                self._end_of_flush(conn, now)
             if self._lost_before:  # only now: one that is read-only lets itself be connected to
                 log.info("the database is back")
             self._lost_before, self._pause = False, 0.1
@@ -213,6 +222,8 @@ class Keeper:
             for fact, settlement in settle_dead(conn, page.lease, outcomes, self._backoff):
                 page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
+                if isinstance(outcomes[fact.id][0], Lost | TimedOut):
+                    self._learn(conn, page, fact, outcomes[fact.id])
             if page.claiming and page.worker:
                 self._strays[f"{self.plan.name}#{page.worker}"] = page.lease, time.monotonic() + self._stale
                 self._give_back_strays(conn)
@@ -225,6 +236,21 @@ class Keeper:
                 page.clear()
             else:
                 self._wire.send({"settled": index})
+
+    def _learn(
+        self, conn: connect.Connection, page: Page, fact: Facts, ending: tuple[Outcome, float, float]
+    ) -> None:
+        """Let a run that its worker did not survive teach its handler's profile: it took at least so much."""
+        if page.current < 0 or page.ids[page.current] != fact.id or not self.plan.settings.resource_admission:
+            return
+        tally = Tally()
+        tally.add(max(ending[2] - ending[1], 0.0))
+        peak = page.peak - page.resident if page.peak and page.resident else None
+        if peak is not None:
+            tally.took(max(peak, 0), max(peak, 0))
+        profiles.add(
+            conn, [Taken(fact.handler, 1, tally.seconds, tally.durations, tally.peak, tally.passing)]
+        )
 
     def _give_back_strays(self, conn: connect.Connection) -> None:
         """Give back what was claimed by workers that died before the answer came.
@@ -261,6 +287,10 @@ class Keeper:
                     self._cancel(job_id, now)
         alive = [page.worker for page in self.ledger if page.worker]
         workers.seen(conn, [self._id, *alive])
+        self._tell_memory(conn)
+
+    def _tell_memory(self, conn: connect.Connection) -> None:
+        workers.tell(conn, self._id, json.dumps({**self._waiting.tell(), "kills": self._coroner.kills}))
 
     def _lease_lost(self, page: Page, job_id: int, lease: int) -> None:
         slot = page.current
@@ -343,10 +373,7 @@ class Keeper:
 
     def _unpark(self, conn: connect.Connection) -> None:
         """Unpark what waits for a handler that our workers have, and what has waited for too long."""
-        ids = [page.worker for page in self.ledger if page.worker]
-        if ids != self._known:
-            self._known, self._handlers = ids, workers.handlers(conn, ids)
-        keys = [f"handler:{name}" for name in self._handlers]
+        keys = [f"handler:{name}" for name in self._handlers_here(conn)]
         now = time.monotonic()
         if now >= self._overdue_at:
             grace = self.plan.settings.unknown_handler_grace
@@ -354,6 +381,15 @@ class Keeper:
             keys += claims.overdue(conn, grace)
         if keys and claims.unpark(conn, keys, UNPARK):
             self._sleepers.wake(1)
+        self._waiting.look(conn, self._handlers)
+
+    def _handlers_here(self, conn: connect.Connection) -> list[str]:
+        """Names of the handlers that our workers have."""
+        ids = [page.worker for page in self.ledger if page.worker]
+        if ids != self._known:
+            self._known, self._handlers = ids, workers.handlers(conn, ids)
+            self._tell_memory(conn)
+        return self._handlers
 
     # ── duties ────────────────────────────────────────────────────────────────────────────────────
 
@@ -376,18 +412,25 @@ class Keeper:
         settings = self.plan.settings
         with conn.patient(TEND_S):  # a day's rows may have to be moved
             retention.make_ahead(conn)
+            profiles.prune(conn, settings.resource_profile_window_minutes)
             days = settings.retention_days, settings.buried_retention_days, settings.log_retention_days
             if retention.prune(conn, *days).more:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
             workers.forget_silent(conn, max(10 * self._stale, 600.0))
 
-    def _end_of_flush(self, conn: connect.Connection) -> None:
+    def _end_of_flush(self, conn: connect.Connection, now: float) -> None:
         """Tell the supervisor once every worker has looked in vain after the last settlement."""
         pages = [page for page in self.ledger if page.ready]  # one that still waits to start holds nothing
         if not pages or self._dead:
             return
         last = max(self._settled_at, *(page.settled for page in pages))
         if all(page.empty > last and not page.count for page in pages):
+            self._waiting.look(conn, self._handlers_here(conn))
+            if self._ends < ENDS and self._waiting.unpark(conn, now, still=True):
+                runs = sum(page.run for page in self.ledger)
+                self._ends, self._runs = (self._ends + 1 if runs == self._runs else 0), runs
+                self._settled_at = time.monotonic()  # go on: what waited for the memory of others can run now
+                return
             later = claims.left(conn, self.plan.queues, LATER_CAP)
             self._ended = True
             self._wire.send({"ended": True, "later": later})

@@ -7,6 +7,7 @@ this (macOS knows the host only), the answer is None: unknown, never invented.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Iterator
@@ -18,10 +19,13 @@ from queuety.process import host
 
 ROOT = "QUEUETY_TEST_SYSTEM_ROOT"  # a directory with proc/ and sys/ in place of the real ones: for tests
 
+HEADROOM = 128 << 20  # what a worker may take above an application that is larger than the limit by itself
 _UNLIMITED = 1 << 60  # cgroup v1 writes the largest page-aligned number for "no limit"
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _PEAK = re.compile(rb"VmHWM:\s+(\d+) kB")
 _SOME = re.compile(r"^(some|full) avg10=([\d.]+)", re.MULTILINE)
+
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,14 @@ def resident(pid: int | None = None) -> int | None:
         return host.memory_of(pid or os.getpid())
 
 
+def trim() -> bool:
+    """Give what this process has freed back to the system, so that its size is what it uses; False where it cannot."""
+    if not _TRIM:
+        return False
+    _TRIM(0)
+    return True
+
+
 class Peak:
     """The most memory that this process takes between `start` and `stop`: a real figure, by the kernel's own account.
 
@@ -148,7 +160,8 @@ class Peak:
     def __init__(self) -> None:
         self._before: int | None = None
 
-    def start(self) -> None:
+    def start(self) -> int | None:
+        """Measure from here on; returns the size now, None where the kernel does not tell."""
         # Opened anew each time: a handler that closes what is not its own must not make us write into its file.
         self._before = None
         with suppress(OSError):
@@ -158,6 +171,7 @@ class Peak:
             finally:
                 os.close(fd)
             self._before = resident()
+        return self._before
 
     def stop(self) -> int | None:
         """Bytes above the size at the start; None where the kernel does not tell (macOS)."""
@@ -167,6 +181,10 @@ class Peak:
             if found := _PEAK.search(file.read()):
                 return max((int(found[1]) << 10) - self._before, 0)
         return None
+
+    def left(self) -> int:
+        """Bytes by which the process is larger now than at the start."""
+        return max((resident() or 0) - (self._before or 0), 0)
 
 
 # ── files of the kernel ───────────────────────────────────────────────────────────────────────────

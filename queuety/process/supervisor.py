@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from queuety.process import child, host, limits
@@ -80,6 +80,8 @@ class Supervisor:
         self._interrupts = 0
         self._summary = Summary()
         self._started = time.monotonic()
+        if plan.max_time_s:
+            self.plan = replace(plan, until=self._started + plan.max_time_s)
         self._poke_read, self._poke_write = os.pipe()
         os.set_blocking(self._poke_read, False)
         os.set_blocking(self._poke_write, False)
@@ -263,7 +265,7 @@ class Supervisor:
         """Collect every child that has ended; children that are not ours are collected and forgotten."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if not pid:
@@ -271,7 +273,10 @@ class Supervisor:
             if pid == self._keeper:
                 self._keeper_died(status)
             elif pid in self._workers:
-                self._worker_died(self._workers.pop(pid), status)
+                one = self._workers.pop(pid)
+                if sys.platform == "linux":  # in kB, and of the run that was measured: only here is it reset
+                    one.page.peak = used.ru_maxrss << 10
+                self._worker_died(one, status)
 
     def _keeper_died(self, status: int) -> None:
         self._keeper = 0

@@ -16,12 +16,15 @@ from queuety.errors import JobCancelled, TimeLimitExceeded
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
 from queuety.policy.shares import Shares
+from queuety.process import memory
 from queuety.process.alarm import Alarm
 from queuety.process.holding import Holding
 from queuety.process.host import end_own_group, own_memory
 from queuety.process.ledger import SLOTS, Cut, Page, Phase
 from queuety.process.output import Standard
 from queuety.process.plan import Mode, Plan
+from queuety.process.profiler import Profiler
+from queuety.process.room import Room
 from queuety.process.runner import Runner
 from queuety.process.titles import title
 from queuety.process.wake import Waker
@@ -38,7 +41,6 @@ REWIND_S = 0.25  # a claim starts from the front of its lanes at least so often
 HOT_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # polls after work, before going to sleep
 OWN_LOOK_S = 10  # a sleeper looks by itself after so many poll intervals, should the keeper be gone
 MEMORY_CHECK_S = 0.2
-MEMORY_HEADROOM = 128 << 20  # bytes above an application that is larger than the limit by itself
 POKE_S = 0.02
 QUEUE_OF = attrgetter("queue")
 AGAIN_S = (
@@ -66,6 +68,11 @@ class Worker:
         self.runner = Runner()
         self.backoff = Backoff(kind=self.settings.retry_backoff)
         self.pace: dict[str, float] = {}  # seconds a handler takes, a moving mean
+        # The caller's own process is not ours to measure or to replace.
+        wary = self.settings.resource_admission and not lone
+        self.profiler = Profiler(self.settings, page) if wary else None
+        self.room: Room | None = None
+        self.skip: set[str] = set()  # handlers for which there is no time left
         self._size = 1
         self._done = 0
         self._pause = 0
@@ -104,12 +111,16 @@ class Worker:
         base = own_memory()
         self._memory_limit = self.settings.worker_max_memory
         if self._memory_limit and base > self._memory_limit:
-            self._memory_limit = base + MEMORY_HEADROOM
+            self._memory_limit = base + memory.HEADROOM
             log.warning(
                 "the application alone takes %d MB; a worker is replaced at %d MB",
                 base >> 20,
                 self._memory_limit >> 20,
             )
+        self.page.base = base
+        if self.profiler is not None:
+            limit = self._memory_limit
+            self.room = Room(self.settings, self.profiler, self.page, self.plan.until, limit)
         self.page.ready = time.monotonic()
         self.show("idle")
 
@@ -119,6 +130,8 @@ class Worker:
             leaving = self._must_leave()
             from_front = self._rewind()
             jobs = self._turn(None if leaving else self._want())
+            if self.profiler is not None:
+                self._share(self.profiler, jobs, last=bool(leaving))
             if leaving:
                 return
             if jobs:
@@ -126,7 +139,7 @@ class Worker:
                 self.page.empty = 0.0
                 if len(jobs) == self._size_asked and self.page.looked - self._poked > POKE_S:
                     self._poked = self.page.looked
-                    self._poke()  # there may be more than one worker's work: let the keeper wake others
+                    self.poke()  # there may be more than one worker's work: let the keeper wake others
                 holding = self._holding = Holding(self, jobs)
                 took = holding.run()
                 self.page.worked += took
@@ -177,8 +190,8 @@ class Worker:
             self.leaving = f"replaced after {self._done} jobs"
         elif (now := time.monotonic()) - self._memory_checked > MEMORY_CHECK_S and self._memory_limit:
             self._memory_checked = now
-            if (memory := own_memory()) > self._memory_limit:
-                self.leaving = f"replaced at {memory >> 20} MB"
+            if (size := own_memory()) > self._memory_limit:
+                self.leaving = f"replaced at {size >> 20} MB"
         return self.leaving
 
     # ── claim and settle ──────────────────────────────────────────────────────────────────────────
@@ -194,7 +207,7 @@ class Worker:
         self._size_asked = size
         if self._shares:
             self._lanes.arrange(self._shares.plan(size))
-        return Want(self._lanes, size, self.name, self.settings.stale_timeout)
+        return Want(self._lanes, size, self.name, self.settings.stale_timeout, tuple(self.skip))
 
     def _rewind(self) -> bool:
         """Start from the front of the lanes now and then; True if the next claim does."""
@@ -248,6 +261,19 @@ class Worker:
         page.claiming = 0
         return jobs
 
+    def _share(self, profiler: Profiler, jobs: list[Claimed], *, last: bool) -> None:
+        """Share what runs have taken and learn what these jobs' handlers take, between the turns.
+
+        The database may be away: a profile is advice, and a loss of the connection is the next turn's matter.
+        """
+        conn = self._conn
+        if conn is None or conn.closed:
+            return
+        profiler.write(conn, last=last)
+        if jobs:
+            with suppress(*connect.TROUBLE):
+                profiler.read(conn, {job.handler for job in jobs})
+
     def connection(self) -> connect.Connection:
         if self._conn is None or self._conn.closed:
             self._conn = self._connected(self.name)
@@ -282,10 +308,17 @@ class Worker:
                 log.info("the database is back")
                 return
 
+    @property
+    def untouched(self) -> bool:
+        """True until it has run a job."""
+        return not self._done
+
     def learn(self, handler: str, took_s: float) -> None:
         """Take one run's seconds into the handler's moving mean."""
         pace = self.pace.get(handler)
         self.pace[handler] = took_s if pace is None else pace + 0.2 * (took_s - pace)
+        if self.profiler is not None:
+            self.profiler.note(handler, took_s)
 
     # ── signals ───────────────────────────────────────────────────────────────────────────────────
 
@@ -371,12 +404,14 @@ class Worker:
             self._sleep(HOT_PAUSES_S[self._pause])
             self._pause += 1
         elif mode is Mode.FLUSH:
-            self._poke()
+            self.poke()
             self._sleep(0.05)
         else:
+            if self.profiler is not None:
+                self._share(self.profiler, [], last=True)
             page.phase = Phase.SLEEPING
             self.show("idle")
-            self._poke()
+            self.poke()
             self._sleep(self.settings.worker_sleep * OWN_LOOK_S)
             self._lanes.rewind()
         return True
@@ -389,7 +424,7 @@ class Worker:
         else:
             self._waker.wait(seconds)
 
-    def _poke(self) -> None:
+    def poke(self) -> None:
         """Tell the keeper that this page has something new to read."""
         if self._poke_fd >= 0:
             with suppress(BlockingIOError, OSError):

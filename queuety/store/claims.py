@@ -295,6 +295,17 @@ def unpark(conn: Connection, keys: list[str], size: int) -> int:
     return int(_run(conn, "unpark", keys=keys, size=size).rowcount)
 
 
+def waiting(conn: Connection, prefix: str) -> list[str]:
+    """Keys with this prefix, which ends in a colon, that jobs are parked on."""
+    last = prefix.removesuffix(":") + ";"  # the sign after a colon
+    return [row[0] for row in _run(conn, "waiting", from_key=prefix, to_key=last).fetchall()]
+
+
+def unpark_here(conn: Connection, key: str, queues: Sequence[str], size: int) -> int:
+    """Unpark up to `size` jobs of these queues that wait for `key`, in order; returns how many."""
+    return int(_run(conn, "unpark_here", key=key, queues=list(queues), size=size).rowcount)
+
+
 def overdue(conn: Connection, grace_s: float) -> list[str]:
     """Keys of jobs that have waited for an unknown handler for longer than `grace_s` seconds."""
     return [row[0] for row in _run(conn, "overdue", grace=grace_s).fetchall()]

@@ -199,6 +199,7 @@ profiles = Table(
     _required("seconds", Double),
     _required("durations", ARRAY(BigInteger)),
     Column("peak", BigInteger),
+    Column("passing", BigInteger),
     PrimaryKeyConstraint("handler", "minute", name="profiles_pkey"),
 )
 

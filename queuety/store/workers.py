@@ -73,6 +73,11 @@ def seen(conn: Connection, ids: Sequence[int]) -> None:
     )
 
 
+def tell(conn: Connection, keeper: int, memory: str) -> None:
+    """Note what a keeper's pool has, JSON text, for those who look."""
+    conn.execute("UPDATE queuety.workers AS w SET memory = %s::jsonb WHERE w.id = %s", [memory, keeper])
+
+
 def unregister(conn: Connection, ids: Sequence[int]) -> None:
     """Forget processes that have left."""
     conn.execute("DELETE FROM queuety.workers AS w WHERE w.id = ANY (%s::bigint[])", [list(ids)])
