@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
@@ -76,7 +76,8 @@ class Queuety:
 
         name: instead of the function's own.  queue, priority, max_attempts.  timeout: seconds, 0 = no limit.
         backoff: "exponential", "linear", "fixed", a list of seconds, or a Backoff.  retry: "all", "transient" or
-        a function of the exception.  result_limit: bytes of JSON kept of a result.
+        a function of the exception.  result_limit: bytes of JSON kept of a result.  unique: one job of a payload at
+        a time, until its end; unique_until: "start", or unique_for: seconds from its enqueue, instead.
         """
         if target is None:
             return lambda function: self._register(function, settings)
@@ -95,7 +96,18 @@ class Queuety:
 
     # ── enqueue ───────────────────────────────────────────────────────────────────────────────────
 
-    def enqueue(self, handler: str, payload: Mapping[str, Any] | None = None, **given: Any) -> JobHandle:
+    @overload
+    def enqueue(
+        self,
+        handler: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        on_duplicate: Literal["skip"],
+        **given: Any,
+    ) -> JobHandle | None: ...
+    @overload
+    def enqueue(self, handler: str, payload: Mapping[str, Any] | None = None, **given: Any) -> JobHandle: ...
+    def enqueue(self, handler: str, payload: Mapping[str, Any] | None = None, **given: Any) -> Any:
         """Write a job by its handler's name, which this application need not have.
 
         payload: named arguments, strict JSON. Options as for `Handler.using`.
@@ -147,14 +159,19 @@ class Queuety:
                     raise refused from None
         return dumps(dict(payload), limit_bytes=limit, what="payload")
 
-    def write(self, job: NewJob, connection: Any = None, payload: str | None = None) -> JobHandle:
-        """Write a checked job, with `payload` for its own; the road that all enqueue calls take."""
+    def write(self, job: NewJob, connection: Any = None, payload: str | None = None) -> Any:
+        """Write a checked job, with `payload` for its own; the road that all enqueue calls take.
+
+        Returns its handle; None if it was left out.
+        """
         from queuety.store import enqueue
 
         if connection is not None:
-            return JobHandle(self, enqueue.one(connection, job, payload))
-        with self._borrow() as conn:
-            return JobHandle(self, enqueue.one(conn, job, payload))
+            job_id = enqueue.one(connection, job, payload)
+        else:
+            with self._borrow() as conn:
+                job_id = enqueue.one(conn, job, payload)
+        return None if job_id is None else JobHandle(self, job_id)
 
     def write_many(self, jobs: Iterable[tuple[NewJob, str]], connection: Any = None) -> JobHandles:
         """Write checked jobs, as pairs of template and payload; the road that all bulk calls take."""

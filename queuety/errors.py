@@ -64,7 +64,7 @@ class WrongState(QueuetyError):
 
 
 class DuplicateJob(QueuetyError):
-    """A job with this unique key is already waiting or running."""
+    """Another job, `.existing`, holds the unique key; 0: it is one of the same bulk call, which wrote nothing."""
 
     exit_code = 6
 

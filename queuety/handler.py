@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from queuety.context import Context
 from queuety.errors import UsageError
@@ -14,6 +14,7 @@ from queuety.model import NewJob, Priority
 from queuety.names import check_name, check_queue, check_unique_key
 from queuety.payload import Codec
 from queuety.policy.retry import Backoff, RetryPolicy, check_policy
+from queuety.unique import check_for, check_on_duplicate, check_scope, check_unique, check_until, unique_part
 from queuety.units import CENTURY_S, seconds
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H")  # what an enqueue returns: a handle, or None if the job may be left out
 
-ON_DUPLICATE = ("return", "error")
 _MAX_ATTEMPTS = 1000
 _LONG_AGO = datetime(2, 1, 1, tzinfo=UTC)
 _LONGEST_TIMEOUT_S = 30 * 86400.0
@@ -36,6 +37,7 @@ class Options:
 
     timeout_s: seconds a run may take, 0: no limit.  result_limit: bytes of JSON kept of a result.
     retry: "all", "transient" or a function of the exception.
+    unique: one job of a payload at a time, until its end (or start, or for so many seconds from the enqueue).
     """
 
     queue: str = "default"
@@ -45,6 +47,9 @@ class Options:
     backoff: Backoff | None = None
     retry: RetryPolicy = "all"
     result_limit: int | None = None
+    unique: bool = False
+    unique_until: str | None = None
+    unique_for_s: float | None = None
 
 
 def options(given: Mapping[str, Any]) -> Options:
@@ -65,6 +70,13 @@ def options(given: Mapping[str, Any]) -> Options:
         parsed["retry"] = check_policy(retry)
     if (limit := values.pop("result_limit", None)) is not None:
         parsed["result_limit"] = _whole("result_limit", limit, 0, 1 << 30)
+    if (unique := values.pop("unique", None)) is not None:
+        parsed["unique"] = check_unique(unique)
+    if (until := values.pop("unique_until", None)) is not None:
+        parsed["unique_until"] = check_until(until)
+    if (window := values.pop("unique_for", None)) is not None:
+        parsed["unique_for_s"] = _named("unique_for", check_for, window)
+    check_scope(parsed)
     if values:
         raise UsageError(
             f"a job has no setting {next(iter(values))!r}", f"settings are {', '.join(SETTINGS)}"
@@ -72,7 +84,10 @@ def options(given: Mapping[str, Any]) -> Options:
     return Options(**parsed)
 
 
-SETTINGS = ("name", "queue", "priority", "max_attempts", "timeout", "backoff", "retry", "result_limit")
+SETTINGS = (
+    "name", "queue", "priority", "max_attempts", "timeout", "backoff", "retry", "result_limit", "unique",
+    "unique_until", "unique_for",
+)  # fmt: skip
 
 
 class Handler(Generic[P, R]):
@@ -99,19 +114,27 @@ class Handler(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Write a job; the arguments are checked against the signature first."""
-        return Call(self, PLAIN).enqueue(*args, **kwargs)
+        call: Call[P, R, JobHandle] = Call(self, PLAIN)
+        return call.enqueue(*args, **kwargs)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]], *, connection: Any = None) -> JobHandles:
         """Write a job for each mapping of named arguments, all or nothing, streamed with COPY."""
-        return Call(self, JobOptions(connection=connection)).enqueue_many(payloads)
+        call: Call[P, R, JobHandle] = Call(self, JobOptions(connection=connection))
+        return call.enqueue_many(payloads)
 
-    def using(self, **given: Any) -> Call[P, R]:
+    @overload
+    def using(self, *, on_duplicate: Literal["skip"], **given: Any) -> Call[P, R, JobHandle | None]: ...
+    @overload
+    def using(self, **given: Any) -> Call[P, R, JobHandle]: ...
+    def using(self, **given: Any) -> Call[P, R, Any]:
         """Return the handler with options for one job.
 
         queue, priority, max_attempts, backoff: instead of the handler's own.  delay: seconds (or "5m", or a
-        timedelta); at: an aware datetime.  tags: names to find the job by.  unique_key, on_duplicate:
-        "return" the job that has the key, or raise an "error".  connection: the caller's
+        timedelta); at: an aware datetime.  tags: names to find the job by.  connection: the caller's
         SQLAlchemy Session or Connection or psycopg connection; the job lives and dies with its transaction.
+        unique: only one job of this payload, or unique_key: of this key.  unique_until: "end" of that job (the
+        default) or its "start", or unique_for: seconds from its enqueue.  on_duplicate: "return" the job that
+        has the key (the default), "replace" it if it is pending, raise an "error", or "skip": None is returned.
         """
         return Call(self, JobOptions.parse(given))
 
@@ -127,8 +150,11 @@ class JobOptions:
     delay_s: float | None = None
     at: datetime | None = None
     tags: tuple[str, ...] = ()
+    unique: bool | None = None
     unique_key: str | None = None
-    on_duplicate: str = "return"
+    unique_until: str | None = None
+    unique_for_s: float | None = None
+    on_duplicate: str | None = None
     connection: Any = None
 
     @classmethod
@@ -142,8 +168,11 @@ class JobOptions:
             "delay": check_delay,
             "at": check_instant,
             "tags": _tags,
+            "unique": check_unique,
             "unique_key": check_unique_key,
-            "on_duplicate": _on_duplicate,
+            "unique_until": check_until,
+            "unique_for": check_for,
+            "on_duplicate": check_on_duplicate,
             "connection": lambda connection: connection,
         }
         parsed: dict[str, Any] = {}
@@ -151,30 +180,36 @@ class JobOptions:
             if option not in known:
                 raise UsageError(f"a job has no option {option!r}", f"options are {', '.join(known)}")
             if value is not None:
-                parsed["delay_s" if option == "delay" else option] = _named(option, known[option], value)
+                parsed[_FIELDS.get(option, option)] = _named(option, known[option], value)
         if "delay_s" in parsed and "at" in parsed:
             raise UsageError("delay and at exclude each other", "give one of them")
+        check_scope(parsed)
         return cls(**parsed)
 
 
+_FIELDS = {"delay": "delay_s", "unique_for": "unique_for_s"}
 PLAIN = JobOptions()
 
 
-class Call(Generic[P, R]):
+class Call(Generic[P, R, H]):
     """A handler together with options for the jobs about to be written."""
 
     def __init__(self, handler: Handler[P, R], given: JobOptions) -> None:
         self._handler = handler
         self._options = given
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> H:
         """Write a job; the arguments are checked against the signature first."""
         handler = self._handler
         payload = handler.codec.encode(args, kwargs, handler.app.settings.payload_limit)
-        return handler.app.write(self._template(), self._options.connection, payload)
+        handle: H = handler.app.write(self._template(), self._options.connection, payload)
+        return handle
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> JobHandles:
-        """Write a job for each mapping of named arguments, all or nothing, streamed with COPY."""
+        """Write a job for each mapping of named arguments, all or nothing, streamed with COPY.
+
+        Of unique jobs, those left out by on_duplicate="skip" have no handle among those returned.
+        """
         handler = self._handler
         limit = handler.app.settings.payload_limit
         blank = self._template()
@@ -208,9 +243,8 @@ def new_job(app: Queuety, name: str, payload: str, given: JobOptions, own: Optio
         delay_s=given.delay_s,
         at=given.at,
         tags=given.tags,
-        unique_key=given.unique_key,
-        on_duplicate=given.on_duplicate,
         backoff=backoff.to_json() if backoff else None,
+        **unique_part(given, own),
     )
 
 
@@ -267,12 +301,6 @@ def _placed(encode: Any, payload: object, limit: int, place: int) -> str:
     except UsageError as error:
         raise type(error)(f"item {place}: {error.message}", error.hint) from None
     return text
-
-
-def _on_duplicate(value: object) -> str:
-    if value not in ON_DUPLICATE:
-        raise UsageError(f"on_duplicate={value!r} is unknown", f"use one of {', '.join(ON_DUPLICATE)}")
-    return str(value)
 
 
 def _tags(value: object) -> tuple[str, ...]:

@@ -88,9 +88,22 @@ class NewJob:
     delay_s: float | None = None
     at: datetime | None = None
     tags: tuple[str, ...] = ()
+    unique: bool = False  # under a key made of handler and payload, unless unique_key is given
     unique_key: str | None = None
+    unique_until: str = "end"  # or start
+    unique_for_s: float | None = None  # a window, instead
     on_duplicate: str = "return"
     backoff: str | None = None
+
+    @property
+    def keyed(self) -> bool:
+        """True if it is written under a unique key."""
+        return self.unique or self.unique_key is not None
+
+    @property
+    def until(self) -> str:
+        """What frees its unique key: start, end or window."""
+        return self.unique_until if self.unique_for_s is None else "window"
 
     @property
     def plain(self) -> bool:

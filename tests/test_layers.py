@@ -21,6 +21,7 @@ HEIGHT = {
     "units": 1,
     "redaction": 1,
     "names": 2,
+    "unique": 2,
     "texts": 2,
     "strict": 2,
     "conversion": 2,

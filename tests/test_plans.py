@@ -20,8 +20,8 @@ from queuety.store.claims import Batch, Lanes, Want
 from queuety.store.connect import Connection, connect, pin
 from queuety.store.statements import array, statement
 
-TABLES = ("jobs", "finished_jobs", "buried_jobs", "job_events", "queues", "sleepers", "profiles")
-LARGE = ("profiles", "jobs", "finished_jobs", "buried_jobs", "job_events")
+LARGE = ("profiles", "jobs", "finished_jobs", "buried_jobs", "job_events", "unique_keys")
+TABLES = (*LARGE, "queues", "sleepers")
 DUE = 3000
 SIZES = (1, 2, 4, 16, 50, 200, 500)
 
@@ -50,9 +50,10 @@ VALUES: dict[str, Any] = {
     "handlers": ["h7", "h8"],
     "id": 17,
     "ids": _IDS,
-    "jobs": '[{"place": 0, "handler": "ok", "payload": "{}", "queue": "q7", "priority": 2, "max_attempts": 3}]',
+    "jobs": '[{"id": 17, "handler": "ok", "payload": "{}", "queue": "q7", "priority": 2, "max_attempts": 3}]',
     "key": "handler:gone",
     "keys": ["handler:gone"] * 50,
+    "after": "key 5",
     "last": 10**15,
     "lease": 7,
     "leases": "{7,8}",
@@ -71,6 +72,9 @@ VALUES: dict[str, Any] = {
     "due": None,
     "tags": None,
     "unique_key": "a key",
+    "unique_until": "end",
+    "unique_for": None,
+    "locking": False,
     "backoff": None,
     "payload": "{}",
     "priority": 2,
@@ -84,14 +88,15 @@ VALUES: dict[str, Any] = {
 # How a statement is run: within a turn, in the keeper's session, steered, or plainly. `recover` by hand is plain.
 TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays"}
 KEEPER = {
-    "waiting", "unpark_here", "profiles",
+    "waiting", "unpark_here", "profiles", "free_keys", "prune_keys",
     "held", "expired", "renew", "cancels", "look", "left", "unpark", "overdue", "prune_buried", "complete",
     "again", "bury", "give_back", "cancel_run",
 }  # fmt: skip
 STEERED = {"purge_finished", "purge_buried", "requeue_buried"}
 PLAIN = {
     "ask_cancel", "bury_pending", "cancel_pending", "delete", "requeue_cancelled", "keep_result", "resume",
-    "profiles", "pause", "insert", "insert_many", "insert_plain", "expired", "again", "bury", "cancel_run", "renew",
+    "profiles", "pause", "insert", "insert_many", "insert_plain", "insert_unique", "replace",
+    "expired", "again", "bury", "cancel_run", "renew",
 }  # fmt: skip
 
 
@@ -179,6 +184,11 @@ def fill(conn: Connection, rows: int) -> None:
     )
     conn.execute(
         "INSERT INTO queuety.job_events (job_id, at, type) SELECT n, now() + (n %% 3) * interval '1 day', 'progress' "
+        "FROM generate_series(1, %s) AS n",
+        [rows],
+    )
+    conn.execute(
+        "INSERT INTO queuety.unique_keys (key, job_id, until) SELECT 'key ' || n, n, 'end' "
         "FROM generate_series(1, %s) AS n",
         [rows],
     )

@@ -23,7 +23,9 @@ FAULT = ErrorInfo("ValueError", "no good")
 
 
 def pending(conn: Connection, **given: Any) -> int:
-    return enqueue.one(conn, NewJob(**{"handler": "add", "payload": "{}", **given}))
+    job_id = enqueue.one(conn, NewJob(**{"handler": "add", "payload": "{}", **given}))
+    assert job_id is not None
+    return job_id
 
 
 def claim(conn: Connection, queue: str = "default", size: int = 1) -> list[Claimed]:

@@ -416,6 +416,7 @@ class Keeper:
             days = settings.retention_days, settings.buried_retention_days, settings.log_retention_days
             if retention.prune(conn, *days).more:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
+            retention.prune_keys(conn)
             workers.forget_silent(conn, max(10 * self._stale, 600.0))
 
     def _end_of_flush(self, conn: connect.Connection, now: float) -> None:

@@ -64,6 +64,23 @@ def prune(
     return Pruned(partitions, buried, more=buried == limit)
 
 
+def prune_keys(conn: Connection, size: int = 1000) -> int:
+    """Forget the unique keys that no job holds any more; return how many.
+
+    In transactions that look at `size` keys; locked ones are skipped, so it never waits.
+    """
+    pruned, after = 0, ""
+    while True:
+        with conn.transaction():
+            keys = [row[0] for row in conn.execute(statement("free_keys"), {"after": after, "size": size})]
+            if keys:
+                # Look again after locking: one statement sees one snapshot, and the key may have been taken since.
+                pruned += conn.execute(statement("prune_keys"), {"keys": keys}).rowcount
+        if len(keys) < size:
+            return pruned
+        after = keys[-1]
+
+
 def _alone(conn: Connection) -> bool:
     row = conn.execute(_LOCK).fetchone()
     return row is not None and bool(row[0])

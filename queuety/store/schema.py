@@ -20,6 +20,8 @@ _NEEDED = {
     "workers": _DATA,
     "queues": _DATA,
     "profiles": _DATA,
+    "unique_keys": _DATA,
+    "held_keys": "SELECT",
     "sleepers": _DATA,
     "all_jobs": "SELECT",
     "leases": "USAGE",

@@ -72,6 +72,7 @@ jobs = Table(
     Column("error", JSON),
     Column("limits", JSONB),
     Column("metered", Boolean),
+    Column("unique_until", Text),
     PrimaryKeyConstraint("id", name="jobs_pkey"),
     CheckConstraint("max_attempts BETWEEN 1 AND 1000", name="jobs_max_attempts_check"),
     CheckConstraint("priority BETWEEN 0 AND 3", name="jobs_priority_check"),
@@ -95,7 +96,6 @@ Index(
     jobs.c.id,
     postgresql_where=text("parked_on IS NOT NULL"),
 )
-Index("jobs_unique", jobs.c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
 
 finished_jobs = Table(
     "finished_jobs",
@@ -118,6 +118,7 @@ finished_jobs = Table(
     Column("unique_key", Text),
     Column("worker", Text),
     Column("limits", JSONB),
+    Column("unique_until", Text),
     PrimaryKeyConstraint("id", "finished_at", name="finished_jobs_pkey"),
     CheckConstraint("state IN ('completed', 'cancelled')", name="finished_jobs_state_check"),
     postgresql_partition_by="RANGE (finished_at)",
@@ -143,6 +144,7 @@ buried_jobs = Table(
     Column("unique_key", Text),
     Column("worker", Text),
     Column("limits", JSONB),
+    Column("unique_until", Text),
     PrimaryKeyConstraint("id", name="buried_jobs_pkey"),
 )
 Index("buried_jobs_finished_at", buried_jobs.c.finished_at)
@@ -210,6 +212,29 @@ sleepers = Table(
     _required("queue", Text),
     PrimaryKeyConstraint("queue", "pool", name="sleepers_pkey"),
     prefixes=["UNLOGGED"],
+)
+
+unique_keys = Table(
+    "unique_keys",
+    metadata,
+    _required("job_id", BigInteger),
+    Column("lapses_at", Time),
+    _required("key", Text),
+    _required("until", Text),
+    PrimaryKeyConstraint("key", name="unique_keys_pkey"),
+    CheckConstraint("until IN ('start', 'end', 'window')", name="unique_keys_until_check"),
+    CheckConstraint("(until = 'window') = (lapses_at IS NOT NULL)", name="unique_keys_lapses_at_check"),
+)
+
+# A view: the unique keys that are taken.
+held_keys = Table(
+    "held_keys",
+    metadata,
+    Column("key", Text),
+    Column("job_id", BigInteger),
+    Column("until", Text),
+    Column("lapses_at", Time),
+    info={"view": True},
 )
 
 # A view: every job in every state.

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from queuety.errors import UsageError, WrongState
@@ -31,7 +32,9 @@ _STATE = """
     UNION ALL
     SELECT 'buried', false, b.unique_key FROM queuety.buried_jobs AS b WHERE b.id = %(id)s::bigint
 """
-_TAKEN = "SELECT j.id FROM queuety.jobs AS j WHERE j.unique_key = %(key)s"
+_TAKEN = "SELECT h.job_id FROM queuety.held_keys AS h WHERE h.key = %(key)s"
+_LOCK_KEY = "SELECT FROM queuety.unique_keys AS u WHERE u.key = %(key)s AND u.job_id = %(id)s FOR UPDATE"
+_FREE_KEY = "DELETE FROM queuety.unique_keys AS u WHERE u.key = %(key)s AND u.job_id = %(id)s"
 _BURIED = """
     SELECT count(*)
     FROM queuety.buried_jobs AS b
@@ -102,7 +105,7 @@ def retry(conn: Connection, job_id: int) -> None:
     """Send a buried or cancelled job back to pending, due now.
 
     It keeps its id, payload and journal, and gets a fresh budget of max_attempts and no lease.
-    Raises JobNotFound, WrongState if it has not ended, is completed, or its unique key is taken by a live job.
+    Raises JobNotFound, WrongState if it has not ended, is completed, or its unique key is held by another job.
     """
     for state, _, key in _followed(conn, job_id):
         if state is State.BURIED:
@@ -137,7 +140,7 @@ def retry_buried(
 
     limit: at most so many (None: all).  dry_run: only count them.  progress: told the number so far.
     In transactions of up to BATCH jobs; each job is looked at once, so one that is buried again meanwhile is left.
-    Jobs that somebody else has locked, and jobs whose unique key is taken by a live one, stay buried.
+    Jobs that somebody else has locked, and jobs whose unique key another one holds, stay buried.
     """
     values = {
         "handler": None if handler is None else check_name("handler", handler),
@@ -177,13 +180,28 @@ def bury(conn: Connection, job_id: int, reason: str) -> None:
 
 
 def delete(conn: Connection, job_id: int) -> None:
-    """Delete a job that does not run, with its journal. Raises JobNotFound, WrongState if it runs."""
-    for state, *_ in _followed(conn, job_id):
+    """Delete a job that does not run, with its journal and the unique key that it holds, also for a window.
+
+    Raises JobNotFound, WrongState if it runs.
+    """
+    for state, _, key in _followed(conn, job_id):
         if state is State.PROCESSING:
             raise WrongState(f"job {job_id} is running", "cancel it first")
-        if _one(conn, "delete", id=job_id):
+        if repeated(conn, partial(_deleted, conn, job_id, key)):
             return
     raise _busy(job_id)
+
+
+def _deleted(conn: Connection, job_id: int, key: str | None) -> bool:
+    values = {"id": job_id, "key": key}
+    if key is not None:
+        # Before the job, as whoever replaces it does: two locks in two orders would be a deadlock.
+        conn.execute(_LOCK_KEY, values, prepare=False)
+    if conn.execute(statement("delete"), values, prepare=False).fetchone() is None:
+        return False
+    if key is not None:
+        conn.execute(_FREE_KEY, values, prepare=False)
+    return True
 
 
 def purge(
@@ -264,8 +282,8 @@ def _refuse_taken(conn: Connection, job_id: int, key: str | None) -> None:
     taken = conn.execute(_TAKEN, {"key": key}, prepare=False).fetchone()
     if taken is not None:
         raise WrongState(
-            f"job {job_id} cannot be retried: job {taken[0]} has the unique key {quoted(key or '')} and has not ended",
-            f"wait for job {taken[0]}, or cancel it",
+            f"job {job_id} cannot be retried: job {taken[0]} has the unique key {quoted(key or '')}",
+            f"wait for job {taken[0]}, or cancel or delete it",
         )
 
 

@@ -1,21 +1,18 @@
 -- Write one job, and wake a pool only if one has registered that it sleeps on this queue.
 -- NOTIFY serialises the commits of all who send it, so it is sent to sleepers only.
 -- handler, payload, queue text.  priority, max_attempts int.  delay float8 (seconds, NULL: none).
--- due timestamptz (NULL: now).  tags text[].  unique_key text.  backoff text (JSON or NULL).
--- Returns id; no row if unique_key is taken by a job that has not ended.  Index: sleepers_pkey, jobs_unique.
+-- due timestamptz (NULL: now).  tags text[].  backoff text (JSON or NULL).
+-- Returns id.  Index: sleepers_pkey.
 WITH job AS (
-    INSERT INTO queuety.jobs (
-        handler, payload, queue, priority, max_attempts, available_at, tags, unique_key, backoff
-    )
+    INSERT INTO queuety.jobs (handler, payload, queue, priority, max_attempts, available_at, tags, backoff)
     VALUES (
         %(handler)s, %(payload)s::json, %(queue)s, %(priority)s::smallint, %(max_attempts)s::int,
         coalesce(
             %(due)s::timestamptz,
             statement_timestamp() + make_interval(secs => coalesce(%(delay)s::float8, 0))
         ),
-        %(tags)s::text[], %(unique_key)s, %(backoff)s::json
+        %(tags)s::text[], %(backoff)s::json
     )
-    ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
     RETURNING id, queue, available_at
 )
 SELECT

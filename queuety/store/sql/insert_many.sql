@@ -1,17 +1,19 @@
 -- Write jobs from JSON, for a caller whose driver has no COPY, and wake the pools that sleep on their queues.
--- jobs json: an array of objects, in order.  Returns the ids; in ascending order they are those of the array.
+-- jobs json: an array of objects with an id each.  Returns the ids.
 -- Index: sleepers_pkey.
 WITH job AS (
-    INSERT INTO queuety.jobs (handler, payload, queue, priority, max_attempts, available_at, tags, backoff)
-    SELECT
-        j.handler, j.payload::json, j.queue, j.priority, j.max_attempts,
-        coalesce(j.due, statement_timestamp() + make_interval(secs => coalesce(j.delay, 0))),
-        j.tags, j.backoff::json
-    FROM json_to_recordset(%(jobs)s::json) AS j (
-        place int, handler text, payload text, queue text, priority smallint, max_attempts int, delay float8,
-        due timestamptz, tags text[], backoff text
+    INSERT INTO queuety.jobs (
+        id, handler, payload, queue, priority, max_attempts, available_at, tags, unique_key, unique_until, backoff
     )
-    ORDER BY j.place
+    SELECT
+        j.id, j.handler, j.payload::json, j.queue, j.priority, j.max_attempts,
+        coalesce(j.due, statement_timestamp() + make_interval(secs => coalesce(j.delay, 0))),
+        j.tags, j.unique_key, j.unique_until, j.backoff::json
+    FROM json_to_recordset(%(jobs)s::json) AS j (
+        id bigint, handler text, payload text, queue text, priority smallint, max_attempts int, delay float8,
+        due timestamptz, tags text[], unique_key text, unique_until text, backoff text
+    )
+    ORDER BY j.id
     RETURNING id, queue
 )
 SELECT
