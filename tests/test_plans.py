@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 
 from queuety.model import Complete
+from queuety.policy.scale import COUNTED
 from queuety.store import claims
 from queuety.store.claims import Batch, Lanes, Want
 from queuety.store.connect import Connection, connect, pin
@@ -364,6 +365,15 @@ def test_a_look_reads_next_to_nothing(conn):
         plan = explained(conn, "look", generic=True, run=True, size=4, **own)
 
         assert blocks(plan) < 150
+
+
+def test_counting_the_backlog_costs_no_more_than_it_finds(conn):
+    own = lanes("empty", "paused", "default", "elsewhere")
+    with conn.transaction(force_rollback=True):
+        plan = explained(conn, "look", generic=True, run=True, size=COUNTED, **own)
+
+        assert not whole_reads(conn, plan["Plan"])
+        assert blocks(plan) < 200 + COUNTED
 
 
 # ── an old snapshot ───────────────────────────────────────────────────────────────────────────────

@@ -6,12 +6,16 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from queuety.policy import scale
 from queuety.policy.scale import History, Limits, Look
 from queuety.process import memory
 from queuety.process.ledger import Counter, Ledger, Mark, Page, Phase
 from queuety.settings import Settings
+
+if TYPE_CHECKING:
+    from queuety.process.supervisor import Child
 
 log = logging.getLogger("queuety.supervisor")
 
@@ -91,10 +95,17 @@ class Size:
         )
 
 
-def idle(pages: Iterable[Page]) -> list[Page]:
-    """Those whose workers can leave without anybody noticing, sleepers first."""
-    free = [page for page in pages if page.ready and not page.count and not page.claiming]
-    return sorted(free, key=lambda page: page.phase != Phase.SLEEPING)
+def spare(workers: Iterable[Child], *, busy_too: bool) -> list[Child]:
+    """Those that may be asked to leave, in this order: asleep, idle, busy."""
+    staying = [one for one in workers if not one.told and not one.replaced]
+    if not busy_too:
+        staying = [one for one in staying if _idle(one.page)]
+    return sorted(staying, key=lambda one: (one.page.current >= 0, one.page.phase != Phase.SLEEPING))
+
+
+def _idle(page: Page) -> bool:
+    """True if nobody would notice that the worker leaves; one that starts is not idle yet."""
+    return page.ready > 0 and not page.count and not page.claiming
 
 
 def _age(pages: list[Page], now: float) -> float:

@@ -17,7 +17,7 @@ from typing import NoReturn
 from queuety.process import child, host, limits
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
 from queuety.process.plan import Mode, Plan
-from queuety.process.size import Size, idle
+from queuety.process.size import Size, spare
 from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
@@ -134,18 +134,8 @@ class Supervisor:
             if not self._fork_worker():
                 break
             missing -= 1
-        for one in self._spare()[: max(0, -missing)]:
+        for one in spare(self._workers.values(), busy_too=not self._size)[: max(0, -missing)]:
             self._dismiss(one)
-
-    def _spare(self) -> list[Child]:
-        """Workers that may go when there are too many, the idle first; of an adaptive pool never a busy one."""
-        staying = {one.page.index: one for one in self._workers.values() if not one.told and not one.replaced}
-        first = [staying.pop(page.index) for page in idle(one.page for one in staying.values())]
-        return (
-            first
-            if self._size
-            else [*first, *sorted(staying.values(), key=lambda one: one.page.current >= 0)]
-        )
 
     def _press_on(self, now: float) -> None:
         """See to it that a stop comes to its end."""
