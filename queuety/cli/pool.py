@@ -109,10 +109,7 @@ def work(
     found = current().settings(**settings)
     # As an option to a single worker it is how many jobs the command runs; else it is when to replace a worker.
     exactly = found.worker_max_jobs if asked is not None and (most or workers or 1) == 1 else 0
-    limits = None
-    if most:
-        interval_s, grace_s = found.worker_pool_scale_interval, found.worker_pool_idle_grace
-        limits = Limits(least or 1, most, interval_s, grace_s, target or 0.0)
+    limits = Limits(least or 1, most, target_wait_s=target or 0.0) if most else None
     summary, left = launch.run(
         found,
         preload,

@@ -28,7 +28,9 @@ class Size:
     """Turns the keeper's word on the backlog into a number of workers."""
 
     def __init__(self, limits: Limits, settings: Settings, ledger: Ledger) -> None:
-        self.limits = limits
+        self.limits = replace(
+            limits, interval_s=settings.worker_pool_scale_interval, grace_s=settings.worker_pool_idle_grace
+        )
         self._settings = settings
         self._ledger = ledger
         self._system = memory.System()
@@ -38,9 +40,15 @@ class Size:
         self._worked: dict[tuple[int, float], float] = {}  # by page and its worker's birth
         self._held = False
 
-    def decide(self, size: int, backlog: int, counts: list[int]) -> int:
-        """Workers wanted now. size: wanted until now.  counts: what all workers, past and present, have counted."""
+    def decide(self, size: int, backlog: int, counts: list[int], leaving: int) -> int:
+        """Workers wanted now.
+
+        size: wanted until now.  backlog: jobs due and claimable.  counts: what all workers, past and present, have
+        counted.  leaving: workers that were asked to, and that have a job to end first: they take their places along.
+        """
         now = time.monotonic()
+        limits = self.limits
+        limits = replace(limits, maximum=max(limits.minimum, limits.maximum - leaving))
         alive = [page for page in self._ledger if page.phase != Phase.LEAVING and not page.told]
         look = Look(
             elapsed_s=now - self._looked_at,
@@ -52,10 +60,10 @@ class Size:
             ended=self._just_ended(counts),
             worked_s=self._just_worked(),
             age_s=_age(alive, now),
-            room=self._room(alive) if backlog else None,
+            room=self._room(alive) if backlog or limits.target_wait_s else None,
         )
         self._looked_at = now
-        decision, self._history = scale.decide(self.limits, look, self._history)
+        decision, self._history = scale.decide(limits, look, self._history)
         if decision.size != size:
             log.info("%d -> %d workers: %s", size, decision.size, decision.reason)
         if decision.held and not self._held:

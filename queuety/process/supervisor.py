@@ -348,7 +348,8 @@ class Supervisor:
                     ]
                     page.clear()
             elif "backlog" in message and self._size and not self._stopping_at:
-                self.wanted = self._size.decide(self.wanted, message["backlog"], self.counts())
+                leaving = sum(one.told and not one.replaced for one in self._workers.values())
+                self.wanted = self._size.decide(self.wanted, message["backlog"], self.counts(), leaving)
             elif "ended" in message:
                 self._summary.later = message["later"]
                 self._drain("nothing is due")
