@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from queuety.policy.scale import Limits
+from queuety.process import memory
 from queuety.process.ledger import Counter, Ledger, Page, Phase
 from queuety.process.size import Size, spare
 from queuety.process.supervisor import Child
@@ -102,6 +103,15 @@ def test_workers_that_start_are_counted_with_the_memory_that_they_will_take(ledg
     monkeypatch.setenv("QUEUETY_TEST_SYSTEM_ROOT", str(tmp_path))
 
     assert size(ledger).decide(3, 100, nothing(), 0) == 5
+
+
+def test_memory_that_running_jobs_are_yet_to_take_is_not_free(ledger, tmp_path, monkeypatch):
+    page = worker(ledger, Phase.RUNNING, jobs=1, ready=False)
+    page.resident, page.reserved = memory.resident() or 0, 64 << 20
+    free(tmp_path, 128 + 5 * 32)
+    monkeypatch.setenv("QUEUETY_TEST_SYSTEM_ROOT", str(tmp_path))
+
+    assert size(ledger).decide(1, 100, nothing(), 0) < 1 + 4
 
 
 def test_whoever_does_not_look_at_memory_is_not_held_back_by_it(ledger, tmp_path, monkeypatch):

@@ -10,12 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from queuety.process import host
+from queuety.process.ledger import Page, Phase
 
 ROOT = "QUEUETY_TEST_SYSTEM_ROOT"  # a directory with proc/ and sys/ in place of the real ones: for tests
 
@@ -147,6 +148,17 @@ def trim() -> bool:
         return False
     _TRIM(0)
     return True
+
+
+def outstanding(pages: Iterable[Page]) -> int:
+    """Bytes that these workers' running jobs may yet take: what was reserved for them less what they have taken."""
+    total = 0
+    for page in pages:
+        reserved = abs(page.reserved)
+        if reserved and page.phase != Phase.LEAVING:
+            size = resident(page.pid)
+            total += max(reserved - max((size or 0) - page.resident, 0), 0) if size is not None else 0
+    return total
 
 
 class Peak:

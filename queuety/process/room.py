@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from queuety.policy.admission import MATTERS, Here, Kind, NotHere, Place, Rules, admit
 from queuety.policy.profile import Profile
 from queuety.process import memory
-from queuety.process.ledger import Page, Phase
+from queuety.process.ledger import Page
 from queuety.process.profiler import Profiler
 
 if TYPE_CHECKING:
@@ -34,17 +33,6 @@ def rules(settings: Settings) -> Rules:
 def promised(settings: Settings) -> bool:
     """True if somebody has set the worker's memory limit: then it is kept, and not only when to replace a worker."""
     return settings.origin("worker_max_memory") != "default"
-
-
-def outstanding(pages: Iterable[Page]) -> int:
-    """Bytes that these workers' running jobs may yet take: what was reserved for them less what they have taken."""
-    total = 0
-    for page in pages:
-        reserved = abs(page.reserved)
-        if reserved and page.phase != Phase.LEAVING:
-            size = memory.resident(page.pid)
-            total += max(reserved - max((size or 0) - page.resident, 0), 0) if size is not None else 0
-    return total
 
 
 class Room:
@@ -129,7 +117,7 @@ class Room:
                 profile,
                 replace(
                     place,
-                    available=None if available is None else available - outstanding(others),
+                    available=None if available is None else available - memory.outstanding(others),
                     pressure=pressure.full if pressure else 0.0,
                     alone=all(other.current < 0 for other in others),
                 ),

@@ -95,8 +95,9 @@ class Size:
         if not self._settings.resource_system_memory_awareness:
             return None
         sizes = [memory.resident(page.pid) or 0 for page in alive if page.ready]
+        free = self._system.available()
         return scale.room(
-            self._system.available(),
+            None if free is None else free - memory.outstanding(alive),
             max(LEAST_COST, *sizes) if sizes else LEAST_COST,
             self._settings.resource_system_memory_headroom_mb,
             sum(not page.ready for page in alive),

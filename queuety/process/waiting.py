@@ -11,7 +11,7 @@ from queuety.process import memory
 from queuety.process.ledger import Ledger, Phase
 from queuety.process.plan import Plan
 from queuety.process.profiler import known
-from queuety.process.room import outstanding, promised, rules
+from queuety.process.room import promised, rules
 from queuety.store import claims, profiles
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Waiting:
             kept=self._kept,
             base=base,
             size=base,
-            available=None if available is None else available - outstanding(pages),
+            available=None if available is None else available - memory.outstanding(pages),
             pressure=pressure.full if pressure else 0.0,
             alone=all(page.current < 0 for page in pages),
         )
