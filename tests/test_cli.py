@@ -158,6 +158,13 @@ USAGE = [
     "enqueue ok --max-attempts=0",
     "enqueue ok --max-attempts=1001",
     "enqueue ok --unique-key=",
+    "enqueue ok --unique-key=k --unique-until=claim",
+    "enqueue ok --unique-key=k --unique-for=0",
+    "enqueue ok --unique-key=k --unique-for=60 --unique-until=end",
+    "enqueue ok --unique-key=k --on-duplicate=ignore",
+    "enqueue ok --on-duplicate=skip",
+    "enqueue ok --unique-for=60",
+    "enqueue ok --many=- --unique-key=k",
     "enqueue ok --many=/no/such/file",
     "enqueue ok --many=- --wait",
     "enqueue ok --many=- --payload={}",
@@ -650,6 +657,35 @@ def test_a_unique_key_gives_the_job_that_has_it(enqueued):
     first = enqueued("ok", "--unique-key=once")
 
     assert enqueued("ok", "--unique-key=once") == first
+
+
+def test_what_becomes_of_a_duplicate_is_said_on_the_command_line(run, enqueued):
+    first = enqueued("echo", '--payload={"value": 1}', "--unique-key=k", "--unique-for=1h")
+
+    refused = run(
+        "enqueue", "echo", '--payload={"value": 2}', "--unique-key=k", "--on-duplicate=error", code=6
+    )
+    left_out = run(
+        "enqueue", "echo", '--payload={"value": 2}', "--unique-key=k", "--on-duplicate=skip", "--json"
+    )
+    replaced = enqueued("echo", '--payload={"value": 3}', "--unique-key=k", "--on-duplicate=replace")
+
+    assert f"job {first} has the unique key 'k'" in refused.stderr
+    assert json.loads(left_out.stdout) == {"id": None}
+    assert "another job holds the unique key" in left_out.stderr
+    assert replaced == first
+    assert json.loads(run("job", str(first), "--json").stdout)["payload"] == {"value": 3}
+
+
+def test_lines_of_a_file_may_be_unique(run):
+    lines = [f'{{"handler": "echo", "payload": {{"value": {n % 2}}}, "unique": true}}' for n in range(4)]
+    lines += ['{"handler": "ok", "unique_key": "k", "unique_for": 60, "on_duplicate": "skip"}'] * 2
+
+    first = run("enqueue", "--many=-", "--json", stdin="\n".join(lines))
+    second = run("enqueue", "echo", "--many=-", "--unique", stdin='{"value": 0}\n{"value": 2}\n')
+
+    assert json.loads(first.stdout)["count"] == 3
+    assert second.stdout == "2 jobs enqueued\n"
 
 
 def test_a_past_due_time_means_now_and_a_far_one_can_be_shown(run, enqueued):

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from queuety.model import NewJob
 
 # What a line may say besides handler and payload.
-_OPTIONS = ("queue", "priority", "delay", "at", "max_attempts", "tags")
+_OPTIONS = (
+    "queue", "priority", "delay", "at", "max_attempts", "tags", "unique", "unique_key", "unique_until", "unique_for",
+    "on_duplicate",
+)  # fmt: skip
 _KEPT = 1000  # templates kept for lines that say the same
 _TOLD = 1000  # jobs between two looks at the clock
 

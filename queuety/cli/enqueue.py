@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 @click.option("--delay", type=kinds.SECONDS, help="Due after that long: 30, 5m, 1h30m.")
 @click.option("--at", type=kinds.INSTANT, help="Due at that time: 2030-01-31T09:00:00+09:00.")
 @click.option("--max-attempts", type=kinds.ATTEMPTS, help="How often it is started at most.")
-@click.option("--unique-key", type=kinds.UNIQUE_KEY, help="Only one job with this key may wait or run.")
+@click.option("--unique", is_flag=True, help="Only one job of this handler and payload.")
+@click.option("--unique-key", type=kinds.UNIQUE_KEY, help="Only one job with this key.")
+@click.option("--unique-until", type=kinds.UNTIL, help="start or end of that job.  [default: end]")
+@click.option("--unique-for", type=kinds.SECONDS, help="That long from the enqueue, instead: 1h.")
+@click.option(
+    "--on-duplicate", type=kinds.ON_DUPLICATE, help="return, replace, error or skip.  [default: return]"
+)
 @click.option("--tag", "tags", type=kinds.TAG, multiple=True, help="A name to find the job by; repeatable.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end and print its result.")
 @click.option("--many", metavar="FILE|-", help="Write a job for each line of JSON, all or nothing.")
@@ -37,17 +43,24 @@ def enqueue(
     """Write a job and print its id.
 
     With an application, the payload is checked against the handler's signature. --wait exits with 0 if the job
-    completed, with 6 if it was buried or cancelled. A job that has the unique key already is not written again:
-    its id is printed.
+    completed, with 6 if it was buried or cancelled.
+
+    If another job holds the unique key, --on-duplicate says what happens: its id is printed (return), it gets the new
+    payload and options if it is pending (replace), this command ends with 6 (error), or nothing is written (skip).
 
     With --many and a HANDLER each line is a payload. Without one, each is an object with the keys handler and
-    payload and, if wanted, queue, priority, delay, at, max_attempts and tags.
+    payload and, if wanted, queue, priority, delay, at, max_attempts, tags, unique, unique_key, unique_until,
+    unique_for and on_duplicate.
 
     \b
     queuety enqueue send_mail --payload '{"to": "kim@example.org"}' --delay=5m
     queuety enqueue resize --many payloads.jsonl
     """
-    given = {name: value for name, value in options.items() if value not in (None, ())}
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    }
     if "delay" in given and "at" in given:
         raise UsageError("--delay and --at exclude each other", "give one of them")
     if many is not None:
@@ -56,10 +69,14 @@ def enqueue(
             ids = bulk.enqueue(app, handler, many, given)
         if json_:
             print_json(
-                {"count": len(ids), "first_id": min(ids, default=None), "last_id": max(ids, default=None)}
+                {
+                    "count": len(set(ids)),
+                    "first_id": min(ids, default=None),
+                    "last_id": max(ids, default=None),
+                }
             )
         else:
-            say(f"{len(ids)} jobs enqueued")
+            say(f"{len(set(ids))} jobs enqueued")
         return 0
     if handler is None:
         raise UsageError("no handler is named", "queuety enqueue HANDLER --payload '{…}'")
@@ -67,7 +84,11 @@ def enqueue(
     text = payloads.text(payload)
     with current().caller(handlers=True) as app:
         values = payloads.read(text, app.settings.payload_limit)
-        handle = app.enqueue(handler, values, **given)
+        handle: JobHandle | None = app.enqueue(handler, values, **given)
+        if handle is None:
+            talk("queuety: nothing was written: another job holds the unique key")
+            print_json({"id": None}) if json_ else None
+            return 0
         if wait:
             return _wait(handle, json_)
         print_json({"id": handle.id}) if json_ else say(str(handle.id))

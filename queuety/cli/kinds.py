@@ -14,6 +14,7 @@ from queuety.errors import UsageError
 from queuety.model import State
 from queuety.names import check_name, check_queue, check_unique_key, queue_list, weighted_queues
 from queuety.settings import SETTINGS
+from queuety.unique import check_on_duplicate, check_until
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,6 +76,8 @@ HANDLER = Kind("handler", lambda value, _: check_name("handler", value))
 TAG = Kind("tag", lambda value, _: check_name("tag", value))
 POOL_NAME = Kind("name", lambda value, _: check_name("pool", value))
 UNIQUE_KEY = Kind("key", lambda value, _: check_unique_key(value))
+UNTIL = Kind("state", lambda value, _: check_until(value.strip().lower()))
+ON_DUPLICATE = Kind("answer", lambda value, _: check_on_duplicate(value.strip().lower()))
 STATE = Kind("state", _state)
 PRIORITY = Kind("priority", _priority)
 WAIT = Kind("duration", lambda value, what: units.seconds(value, minimum=0.01, maximum=86_400, what=what))

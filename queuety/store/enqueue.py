@@ -74,7 +74,7 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
         stream = iter(jobs)
         while chunk := list(itertools.islice(stream, CHUNK)):
             if any(job.keyed for job, _ in chunk):
-                ids.extend(_unique(conn, itertools.chain(chunk, stream)))
+                ids.extend(_unique(conn, itertools.chain(chunk, stream), len(ids)))
                 break
             ids.extend(_copy(raw, chunk, now))
             queues.update({job.queue for job, _ in chunk})
@@ -98,7 +98,7 @@ def _many_by_json(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]
     with atomically(conn):  # a bad job must take the others with it, also if the caller goes on and commits
         while chunk := list(itertools.islice(stream, SMALL_CHUNK)):
             if any(job.keyed for job, _ in chunk):
-                ids.extend(_unique(conn, itertools.chain(chunk, stream)))
+                ids.extend(_unique(conn, itertools.chain(chunk, stream), len(ids)))
                 break
             new = new_ids(conn, len(chunk))
             rows = [as_json(job_id, *job) for job_id, job in zip(new, chunk, strict=True)]
@@ -107,10 +107,10 @@ def _many_by_json(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]
     return ids
 
 
-def _unique(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
+def _unique(conn: Any, jobs: Iterable[tuple[NewJob, str]], before: int) -> numbers[int]:
     from queuety.store import unique
 
-    return unique.many(conn, jobs)
+    return unique.many(conn, jobs, before)
 
 
 def insert_many(conn: Any, jobs: list[dict[str, Any]]) -> None:

@@ -81,15 +81,16 @@ def _written_or_replaced(conn: Any, job: NewJob, key: str, payload: str, values:
     raise _running(key, holder)
 
 
-def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
+def many(conn: Any, jobs: Iterable[tuple[NewJob, str]], before: int = 0) -> numbers[int]:
     """Write jobs of which some are unique, all or nothing, in a transaction that is open; return their ids in order.
 
+    before: jobs of the same call that are written already; only for messages.
     A job that is left out (on_duplicate "skip") has no id among them; one whose key is held by another, in the
     table or before it in the batch, has the id of that one.
     All keys are taken before anything is written, in their order, so that two such calls never deadlock. Against
     others that take several keys one by one it is tried again.
     """
-    with _Spool(jobs) as spool:
+    with _Spool(jobs, before) as spool:
         for attempt in itertools.count(1):
             try:
                 with atomically(conn):
@@ -104,7 +105,8 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
 class _Spool:
     """The jobs of one call: their keys in memory, their payloads in a file if they are many."""
 
-    def __init__(self, jobs: Iterable[tuple[NewJob, str]]) -> None:
+    def __init__(self, jobs: Iterable[tuple[NewJob, str]], before: int) -> None:
+        self.before = before
         self.keys: list[str | None] = []
         self._templates: list[NewJob] = []
         self._template = numbers("l")  # of each place
@@ -214,7 +216,7 @@ def _decide(spool: _Spool, plan: _Plan, key: str, places: list[int], holder: int
     for place in places[fresh:]:
         job = spool.job(place)
         if job.on_duplicate == "error":
-            raise _twice(key, first, place) if fresh else _taken(key, holder)
+            raise _twice(key, spool.before + first, spool.before + place) if fresh else _taken(key, holder)
         plan.ids[place] = 0 if job.on_duplicate == "skip" else holder
         plan.source[place] = -1
         if job.on_duplicate == "replace":
