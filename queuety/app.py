@@ -20,7 +20,9 @@ from queuety.settings import Settings
 
 if TYPE_CHECKING:
     from queuety.context import Context
+    from queuety.features.doctor import Check
     from queuety.features.recover import Recovered
+    from queuety.features.why import Explanation
     from queuety.lone import LoneWorker
     from queuety.store.connect import Connection
     from queuety.store.pool import Pool
@@ -225,6 +227,19 @@ class Queuety:
 
         with self._borrow() as conn:
             return stats.stats(conn)
+
+    def why(self, job_id: int) -> Explanation:
+        """Say why a job does not run now, or that it does, or how it ended. Raises JobNotFound."""
+        from queuety.features import why
+
+        with self._borrow() as conn:
+            return why.explain(conn, job_id)
+
+    def doctor(self) -> list[Check]:
+        """Look at everything that can be wrong with the installation; raises nothing, not even for no database."""
+        from queuety.features import doctor
+
+        return doctor.examine(lambda: self.url)
 
     # ── act ───────────────────────────────────────────────────────────────────────────────────────
 

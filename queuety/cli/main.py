@@ -32,6 +32,8 @@ COMMANDS = {
     "job": ("look", "job"),
     "events": ("events", "events"),
     "workers": ("look", "workers"),
+    "why": ("health", "why"),
+    "doctor": ("health", "doctor"),
     "queues": ("queues", "queues"),
     "pause": ("queues", "pause"),
     "resume": ("queues", "resume"),
