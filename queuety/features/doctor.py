@@ -188,7 +188,7 @@ def _queues(conn: connect.Connection, processes: list[Process]) -> Iterator[Chec
             continue
         well = False
         waited = row.oldest_due_s or 0.0
-        text = f"{row.name} holds {_jobs(row.due)} that are due, the oldest for {span(waited)}, and no live worker"
+        text = f"{row.name}: {_jobs(row.due)} due, the oldest for {span(waited)}, and no live worker"
         level = Level.FAIL if waited > LATE_S else Level.WARN
         figures = {"queue": row.name, "due": row.due, "oldest_s": waited}
         yield Check("queues", level, f"{text} serves it: work --queue={row.name}", figures)
@@ -213,7 +213,7 @@ def _on_handler(conn: connect.Connection, key: str, processes: list[Process]) ->
     count, _, where = standing.parked(conn, key)
     if any(name in one.handlers for one in pools.serving(processes, "worker", where)):
         return None
-    text = f"{_jobs(count)} wait for the handler {name}, which no live worker of {', '.join(where)} has: deploy it"
+    text = f"no live worker of {', '.join(where)} has the handler {name}; {_jobs(count)} parked: deploy it"
     return Check("parked", Level.WARN, text, {"parked_on": key, "jobs": count})
 
 
@@ -227,17 +227,15 @@ def _on_memory(conn: connect.Connection, key: str, processes: list[Process]) -> 
         return None
     takes = f"{profile.peak / MB:.0f} MB"
     said = "; ".join(f"pool {one.pool}: {one.reason}" for one in verdicts)
-    text = f"{_jobs(count)} of {name}, which takes up to {takes}, fit in no living pool ({said})"
+    text = f"no living pool has room for {name}, which takes up to {takes} ({said}): {_jobs(count)} parked"
     figures = {"parked_on": key, "jobs": count, "oldest_s": oldest, "peak": profile.peak}
-    return Check("parked", Level.FAIL, f"{text}: give one more memory", figures)
+    return Check("parked", Level.FAIL, f"{text}; give one more memory", figures)
 
 
 def _never(conn: connect.Connection, key: str, processes: list[Process]) -> Check | None:
     count, _, where = standing.parked(conn, key)
     kind, _, name = key.removeprefix("never:").partition(":")
-    text = (
-        f"{_jobs(count)} in {', '.join(where)} cost more than the whole budget of {kind} {name}: raise that"
-    )
+    text = f"the whole budget of {kind} {name} is less than {_jobs(count)} in {', '.join(where)} cost each: raise it"
     return Check("parked", Level.FAIL, text, {"parked_on": key, "jobs": count})
 
 

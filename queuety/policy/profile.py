@@ -71,7 +71,7 @@ def class_of(seconds: float) -> int:
 
 
 def percentile(durations: Sequence[int], share: float) -> float:
-    """Seconds within which that share of the runs has ended, by classes: right within a fifth.
+    """Seconds within which that share of the runs has ended, by classes: too long by the square root of 2 at most.
 
     share: 0 to 1.  Returns 0 without a run.
     """

@@ -1,0 +1,393 @@
+"""`why` and `doctor`: what keeps a job, and what is wrong with an installation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from queuety import Queuety
+from queuety.features.doctor import Check, Level
+from queuety.features.why import Reason
+from queuety.policy.profile import CLASSES
+from queuety.store import claims, profiles, workers
+from queuety.store.claims import Lanes, Want
+from queuety.store.connect import Connection
+from queuety.store.profiles import Taken
+from tests import ROOT
+from tests.daemon import daemon, until
+
+MB = 1 << 20
+POOL = {
+    "limit": 0, "base": 40 * MB, "headroom": 16 * MB, "system_headroom": 128 * MB, "admission": True, "aware": True,
+    "window_s": 3600, "available": 300 * MB, "most": 400 * MB, "system_limit": 512 * MB, "source": "cgroup v2",
+    "pressure": {"some": 0.0, "full": 0.0}, "kills": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def app(database):
+    with_url = Queuety(database)
+    yield with_url
+    with_url.close()
+
+
+@pytest.fixture
+def why(app) -> Callable[[Any], list[Reason]]:
+    return lambda job: list(app.why(job.id).reasons)
+
+
+@pytest.fixture
+def run(database):
+    def run(*arguments: str, url: str = database) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "queuety.cli.main", "--database-url", url, *arguments],
+            capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def pool(
+    conn: Connection, handlers: Sequence[str] = ("ok",), queues: Sequence[str] = ("default",), **memory: Any
+) -> None:
+    """A pool that shows life: a keeper and a worker."""
+    keeper = workers.register(conn, "keeper", "box", queues, None, 1)
+    workers.tell(conn, keeper, json.dumps({**POOL, **memory}))
+    workers.register(conn, "worker", "box", queues, handlers, 1)
+
+
+def park(conn: Connection, job: Any, key: str) -> None:
+    conn.execute("UPDATE queuety.jobs SET parked_on = %s, parked_at = now() WHERE id = %s", [key, job.id])
+
+
+def taught(conn: Connection, handler: str, mb: int) -> None:
+    profiles.add(conn, [Taken(handler, 1, 1.0, [1, *[0] * (CLASSES - 1)], mb * MB, mb * MB)])
+
+
+def kinds(reasons: list[Reason]) -> list[str]:
+    return [reason.kind for reason in reasons]
+
+
+# ── why ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_nobody_serves_says_so(app, conn, why):
+    job = app.enqueue("ok", queue="mail")
+    pool(conn, queues=("default",))
+
+    [reason] = why(job)
+
+    assert reason.kind == "no_worker"
+    assert reason.text == "no live worker serves its queue mail; 1 serve others"
+
+
+def test_a_job_that_is_due_later_says_when(app, conn, why):
+    pool(conn)
+
+    [reason] = why(app.enqueue("ok", delay=3600))
+
+    assert reason.kind == "later"
+    assert reason.text.startswith("it is due in 60 min, at 2")
+
+
+def test_a_job_of_a_paused_queue_says_since_when_and_why(app, conn, why):
+    pool(conn)
+    job = app.enqueue("ok")
+    app.pause("default", reason="moving house", until=datetime.now(UTC) + timedelta(hours=1))
+
+    [reason] = why(job)
+
+    assert reason.kind == "paused"
+    assert reason.text.startswith("its queue default is paused until 2")
+    assert reason.text.endswith(": moving house")
+
+
+def test_a_job_says_how_many_stand_before_it(app, conn, why):
+    pool(conn)
+    first = app.enqueue("ok")
+    urgent = [app.enqueue("ok", priority="urgent") for _ in range(3)]
+    job = app.enqueue("ok")
+    app.enqueue("ok")
+    app.enqueue("ok", delay=60)
+
+    [behind], [next_] = why(job), why(urgent[0])
+
+    assert (behind.kind, behind.figures["ahead"]) == ("behind", 4)
+    assert (
+        behind.text
+        == "4 due jobs of its queue come before it; 1 workers serve the queue, 0 workers hold jobs"
+    )
+    assert next_.kind == "next"
+    assert why(first)[0].figures["ahead"] == 3
+
+
+def test_a_job_whose_handler_no_worker_has_says_so_parked_or_not(app, conn, why):
+    pool(conn, handlers=["other"])
+    job = app.enqueue("ok")
+
+    assert kinds(why(job)) == ["no_handler"]
+
+    park(conn, job, "handler:ok")
+    [reason] = why(job)
+    assert reason.kind == "handler"
+    assert "no live worker of its queue has that" in reason.text
+
+
+def test_a_job_that_waits_for_memory_says_how_much_there_is(app, conn, why):
+    pool(conn)
+    taught(conn, "ok", 200)
+    job = app.enqueue("ok")
+    park(conn, job, "memory:ok")
+
+    [reason] = why(job)
+
+    assert reason.kind == "memory"
+    assert not reason.figures["nowhere"]
+    assert reason.figures["peak"] == 200 * MB
+    assert "ok takes up to 200 MB" in reason.text
+    assert "pool box: it takes 200 MB, and 300 MB are to be had here with 128 MB kept free" in reason.text
+
+
+def test_a_job_that_fits_nowhere_says_so_of_each_pool(app, conn, why):
+    pool(conn)
+    pool(conn, limit=100 * MB)
+    taught(conn, "ok", 900)
+    job = app.enqueue("ok")
+    park(conn, job, "memory:ok")
+
+    [reason] = why(job)
+
+    assert reason.figures["nowhere"]
+    assert "fits in no living pool" in reason.text
+    assert "400 MB are to be had here with 128 MB kept free (cgroup v2)" in reason.text
+    assert "the worker's limit is 100 MB" in reason.text
+
+
+def test_every_reason_is_told_and_not_the_first_alone(app, conn, why):
+    job = app.enqueue("ok", delay=60)
+    app.pause("default")
+
+    assert kinds(why(job)) == ["paused", "later", "no_worker"]
+
+
+def test_a_running_job_says_who_has_it(app, conn, why):
+    job = app.enqueue("ok")
+    claims.turn(conn, None, Want(Lanes(("default",)), 1, "box#7", 60.0))
+
+    [reason] = why(job)
+
+    assert reason.kind == "running"
+    assert "worker box#7 has it since 0.0 s, attempt 1 of 3" in reason.text
+
+
+def test_a_job_whose_lease_ran_out_says_that_nobody_recovers_it(app, conn, why):
+    job = app.enqueue("ok")
+    claims.turn(conn, None, Want(Lanes(("default",)), 1, "box#7", 60.0))
+    conn.execute("UPDATE queuety.jobs SET lease_until = now() - interval '5 min'")
+
+    [reason] = why(job)
+
+    assert reason.kind == "stranded"
+    assert "`queuety recover` does" in reason.text
+
+
+def test_a_job_that_has_ended_says_how(app, conn, why):
+    buried, cancelled = app.enqueue("ok"), app.enqueue("ok")
+    app.bury(buried.id, "no such user")
+    app.cancel(cancelled.id)
+
+    assert why(buried)[0].text.endswith("no such user")
+    assert kinds(why(cancelled)) == ["cancelled"]
+
+
+def test_why_of_the_command_line(app, run):
+    job = app.enqueue("ok")
+
+    said, told, unknown = run("why", str(job.id)), run("why", str(job.id), "--json"), run("why", "4711")
+
+    assert (
+        said.stdout
+        == f"job {job.id} is pending: no live worker serves its queue default; no worker is alive at all\n"
+    )
+    value = json.loads(told.stdout)
+    assert (value["id"], value["state"]) == (job.id, "pending")
+    assert value["reasons"][0]["kind"] == "no_worker"
+    assert (unknown.returncode, unknown.stdout) == (5, "")
+
+
+# ── doctor ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def found(app: Queuety, name: str, level: Level | None = None) -> list[Check]:
+    return [one for one in app.doctor() if one.name == name and level in (None, one.level)]
+
+
+def test_a_healthy_installation_has_nothing_that_failed(app, conn):
+    pool(conn)
+    conn.execute("SELECT queuety.make_partitions(7)")
+
+    checks = app.doctor()
+
+    names = {check.name for check in checks}
+    assert {
+        "database",
+        "schema",
+        "rights",
+        "server",
+        "connections",
+        "partitions",
+        "leases",
+        "workers",
+        "queues",
+    } <= names
+    assert [check for check in checks if check.level is Level.FAIL] == []
+
+
+def test_a_database_that_is_away_is_a_failed_check_and_no_crash(run):
+    done = run("doctor", "--json", url="postgresql://nobody@127.0.0.1:9/none")
+
+    assert done.returncode == 8
+    value = json.loads(done.stdout)
+    assert not value["ok"]
+    assert [(one["name"], one["level"]) for one in value["checks"]] == [("database", "fail")]
+
+
+def test_a_missing_schema_is_told_with_the_way_out(empty):
+    app = Queuety(empty)
+
+    [check] = found(app, "schema")
+
+    assert check.level is Level.FAIL
+    assert "queuety db migrate" in check.text
+    app.close()
+
+
+def test_a_missing_right_is_told(database, login, app):
+    poor = Queuety(login("poor"))
+
+    assert [check.level for check in poor.doctor()][-1] is Level.FAIL
+    poor.close()
+
+
+def test_settings_of_the_server_that_hurt_are_told(app):
+    [check] = [one for one in found(app, "server", Level.WARN) if one.figures.get("setting") == "fsync"]
+
+    assert check.text == "fsync is off: a crash of the server may destroy the database"
+
+
+def test_a_queue_with_due_jobs_that_nobody_serves_fails_after_a_while(app, conn):
+    pool(conn)
+    app.enqueue("ok", queue="mail")
+
+    assert [one.figures["queue"] for one in found(app, "queues", Level.WARN)] == ["mail"]
+
+    conn.execute("UPDATE queuety.jobs SET available_at = now() - interval '2 min'")
+    [check] = found(app, "queues", Level.FAIL)
+    assert check.text.startswith("mail: 1 job due, the oldest for 2 min, and no live worker serves it")
+
+
+def test_leases_that_ran_out_and_are_not_recovered_fail(app, conn):
+    app.enqueue("ok")
+    claims.turn(conn, None, Want(Lanes(("default",)), 1, "box#7", 60.0))
+    conn.execute("UPDATE queuety.jobs SET lease_until = now() - interval '5 min'")
+
+    [check] = found(app, "leases", Level.FAIL)
+
+    assert "`queuety recover`" in check.text
+
+
+def test_jobs_that_fit_nowhere_fail_with_figures(app, conn):
+    pool(conn)
+    taught(conn, "ok", 900)
+    job = app.enqueue("ok")
+    park(conn, job, "memory:ok")
+
+    [check] = found(app, "parked", Level.FAIL)
+
+    assert check.text.startswith(
+        "no living pool has room for ok, which takes up to 900 MB (pool box: it takes"
+    )
+    assert check.text.endswith("1 job parked; give one more memory")
+
+
+def test_jobs_that_wait_for_memory_that_there_will_be_are_no_finding(app, conn):
+    pool(conn)
+    taught(conn, "ok", 200)
+    park(conn, app.enqueue("ok"), "memory:ok")
+
+    assert [one.level for one in found(app, "parked")] == [Level.OK]
+
+
+def test_jobs_that_wait_for_a_handler_that_nobody_has_are_told(app, conn):
+    pool(conn, handlers=["other"])
+    park(conn, app.enqueue("ok"), "handler:ok")
+
+    [check] = found(app, "parked", Level.WARN)
+
+    assert check.text == "no live worker of default has the handler ok; 1 job parked: deploy it"
+
+
+def test_kills_and_pressure_of_a_pool_are_told(app, conn):
+    pool(conn, kills=2, pressure={"some": 60.0, "full": 25.0}, available=50 * MB)
+
+    texts = " ".join(one.text for one in found(app, "memory", Level.WARN))
+
+    assert "has ended 2 processes" in texts
+    assert "25 % of the last ten seconds" in texts
+    assert "50 MB are left (cgroup v2)" in texts
+
+
+def test_silent_processes_and_different_versions_are_told(app, conn):
+    pool(conn)
+    conn.execute(
+        "UPDATE queuety.workers SET seen_at = now() - interval '5 min', version = '0.0.1' WHERE kind = 'keeper'"
+    )
+    conn.execute("UPDATE queuety.workers SET version = '0.0.2' WHERE kind = 'worker'")
+
+    texts = " ".join(one.text for one in found(app, "workers", Level.WARN))
+
+    assert "1 processes show no sign of life" in texts
+    assert "0.0.2" in texts
+
+
+def test_a_transaction_that_is_open_for_long_is_told(app, database, conn, monkeypatch):
+    from queuety.features import doctor
+
+    monkeypatch.setattr(doctor, "LONG_S", 0.0)
+    with conn.transaction():
+        conn.execute("SELECT 1")
+        [check] = found(app, "transactions", Level.WARN)
+
+    assert "end it" in check.text
+
+
+def test_doctor_of_the_command_line(app, conn, run):
+    pool(conn)
+    conn.execute("SELECT queuety.make_partitions(7)")
+
+    done = run("doctor")
+
+    assert done.returncode == 0, done.stdout
+    assert "checks: 0 failed" in done.stdout
+    assert done.stdout.splitlines()[1].split()[:2] == ["ok", "database"]
+
+
+def test_a_pool_tells_what_it_has(database, app, conn, tmp_path):
+    with daemon(database, "--max-memory=200MB", log=tmp_path / "log") as running:
+        running.ready()
+        told = until(
+            lambda: conn.execute(
+                "SELECT memory FROM queuety.workers WHERE kind = 'keeper' AND (memory ->> 'base')::bigint > 0"
+            ).fetchone()
+        )[0]
+
+    assert told["limit"] == 200 * MB
+    assert 10 * MB < told["base"] < 100 * MB
+    assert told["available"] <= told["most"]
+    assert told["source"] in ("host", "cgroup v1", "cgroup v2", "unknown")
