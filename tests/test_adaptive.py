@@ -206,13 +206,17 @@ def test_jobs_that_come_while_the_pool_shrinks_end_well(database, tmp_path):
     options = extent(1, 6, "0s", "100ms")  # it follows every breath
     with daemon(database, *options, ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
         pool.ready(1)
+        most = 0
         for size in (6, 1, 4, 2, 6, 1, 3, 6) * 2:
             app.enqueue_many([("sleep", {"seconds": 0.11})] * size)
-            time.sleep(0.25)
+            over = time.monotonic() + 0.25
+            while time.monotonic() < over:
+                most = max(most, alive(pool))
         until(lambda: set(states(database)) == {"completed"})
         until(lambda: alive(pool) == 1, 10)
         assert pool.stop() == 0
 
+    assert most <= 6, "those that are leaving included"
     assert len(changes(pool)) > 6
     assert all(1 <= new <= 6 for _, new in changes(pool))
     assert set(attempts(database).values()) == {1}
