@@ -130,6 +130,7 @@ def simulate(story: Story, limits: Limits) -> Run:
             held=len(running),
             ended=len(ended),
             worked_s=sum(end - begin for begin, end in ended),
+            start_s=BOOT_S,
             age_s=sum(now - begin for begin, _ in running) / max(len(running), 1),
         )
         decision, history = decide(limits, look, history)

@@ -56,7 +56,7 @@ def test_jobs_that_last_longer_than_the_interval_have_a_worker_each():
 
 
 def test_long_jobs_after_many_quick_ones_are_recognised_at_the_next_look():
-    known = History(worked_s=1.0, ended=1000.0, waiting=0)
+    known = History(worked_s=1.0, ended=1000.0, present=0)
 
     assert decide(ONE_TO_SIX, look(busy=1, backlog=5, worked_s=1.0, age_s=1.0), known)[0].size == 6
 
@@ -168,6 +168,7 @@ LOOKS = st.builds(
     ended=st.integers(0, 100_000),
     worked_s=st.floats(0.0, 1000.0),
     age_s=st.floats(0.0, 1000.0),
+    start_s=st.floats(0.0, 100.0),
     room=st.none() | st.integers(0, 10),
 )
 
@@ -182,6 +183,7 @@ def test_the_size_is_within_the_limits_and_never_below_the_busy(limits, looks):
         assert limits.minimum <= decision.size <= limits.maximum
         assert decision.size >= busy
         assert len(history.needs) <= limits.maximum - limits.minimum + 1
+        assert sum(jobs for _, jobs in history.waiting) == (one.backlog if limits.target_wait_s else 0)
         size = decision.size
 
 
@@ -216,9 +218,38 @@ def test_with_a_target_a_backlog_has_as_many_workers_as_it_takes_to_be_in_time()
     assert decide(limits, look(backlog=90), known)[0].size == 10  # 9 s are left once it is seen
 
 
+def test_jobs_that_have_waited_have_less_time_left():
+    limits = Limits(1, 100, target_wait_s=10.0)
+    history = History(worked_s=20.0, ended=20.0)
+    found = []
+    for _ in range(11):  # nobody runs any
+        decision, history = decide(limits, look(backlog=24), history)
+        found.append(decision.size)
+
+    assert found == [3, 3, 4, 4, 5, 6, 8, 12, 24, 24, 24]
+
+
+def test_late_jobs_do_not_hurry_those_that_came_after_them():
+    limits = Limits(1, 100, target_wait_s=10.0)
+    history = History(worked_s=20.0, ended=20.0)
+    for _ in range(10):
+        _, history = decide(limits, look(backlog=3), history)
+
+    decision, _ = decide(limits, look(backlog=3 + 15), history)
+
+    assert decision.size == 3
+
+
+def test_a_worker_that_takes_long_to_start_leaves_less_time():
+    limits = Limits(1, 100, target_wait_s=10.0)
+    known = History(worked_s=20.0, ended=20.0)
+
+    assert decide(limits, look(backlog=90, start_s=6.0), known)[0].size == 30
+
+
 def test_with_a_target_the_pool_keeps_what_the_arrivals_need_between_looks():
     limits = Limits(1, 100, grace_s=0.0, target_wait_s=1.0)
-    known = History(worked_s=50.0, ended=50.0, rate=5.0, waiting=0)  # 1 s each
+    known = History(worked_s=50.0, ended=50.0, rate=5.0, present=0)  # 1 s each
 
     size = decide(limits, look(size=5, ended=5, worked_s=5.0), known)[0].size
 

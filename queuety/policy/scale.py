@@ -1,8 +1,8 @@
 """How many workers an adaptive pool wants: a pure function of what the last looks found.
 
 Every look says how many workers were needed at that moment: one for each that is busy, and as many as it takes to
-get through the backlog within the horizon (the scale interval; with a target, what the target leaves after the time
-to notice). The pool grows to that at once. It shrinks to the most that any look within the idle grace has needed, so
+get through the backlog within the scale interval, or, with a target, before each of its jobs has waited for so long.
+The pool grows to that at once. It shrinks to the most that any look within the idle grace has needed, so
 a dip shorter than the grace changes nothing.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 COUNTED = 10_000  # a backlog is counted no further; one that reaches it is more than anybody can tell
 LATE = 0.01  # share of the jobs that may wait longer than the target once the pool has its size
 LEAST_SMOOTH_S = 10.0
+GROUPS = 100  # of waiting jobs, by when they came; beyond that the oldest are taken together
 SURGE = 3.0  # times what came so far: more within one look is a burst
 
 
@@ -31,14 +32,6 @@ class Limits:
     grace_s: float = 15.0
     target_wait_s: float = 0.0
 
-    @property
-    def horizon_s(self) -> float:
-        """Seconds in which the workers should get through what is due now."""
-        if not self.target_wait_s:
-            return self.interval_s
-        # A job may have waited for one interval before anybody looks.
-        return max(self.target_wait_s - self.interval_s, self.target_wait_s / 2)
-
     def clamp(self, size: int) -> int:
         return max(self.minimum, min(size, self.maximum))
 
@@ -53,6 +46,7 @@ class Look:
     backlog:   jobs that are due and claimable, counted up to COUNTED.
     ended:     jobs that ended since the look before; they took `worked_s` seconds together.
     age_s:     for how long the jobs that run have run, on average.
+    start_s:   that a worker needs from its fork to its first claim.
     room:      workers that memory has room for, beyond the living; None: unknown.
     """
 
@@ -65,6 +59,7 @@ class Look:
     ended: int = 0
     worked_s: float = 0.0
     age_s: float = 0.0
+    start_s: float = 0.0
     room: int | None = None
 
 
@@ -74,14 +69,16 @@ class History:
 
     worked_s, ended:   seconds that jobs took, and their number; both fade.
     rate:               jobs that become claimable per second.
-    waiting:           jobs claimable or held at the last look; -1: none yet.
+    present:            jobs claimable or held at the last look; -1: none yet.
+    waiting:            (seconds ago, jobs) that became claimable and still wait, oldest first.
     needs:             (seconds ago, workers needed), oldest and largest first: those that a later look did not reach.
     """
 
     worked_s: float = 0.0
     ended: float = 0.0
     rate: float = 0.0
-    waiting: int = -1
+    present: int = -1
+    waiting: tuple[tuple[float, int], ...] = ()
     needs: tuple[tuple[float, int], ...] = ()
 
 
@@ -114,15 +111,25 @@ def need(limits: Limits, look: Look, history: History) -> int:
     """Workers that this look alone calls for, within the limits."""
     if look.backlog >= COUNTED:
         return limits.maximum
-    share = min(service_s(look, history) / limits.horizon_s, 1.0)
-    # A job longer than the horizon needs a worker to itself; of quick ones a worker gets through many.
-    needed = max(look.busy, math.ceil((look.busy + look.backlog) * share - 1e-9))
+    each_s = service_s(look, history)
+    needed, jobs = look.busy, look.busy
+    for ago_s, count in history.waiting if limits.target_wait_s else ((0.0, look.backlog),):
+        jobs += count
+        # A job longer than what is left needs a worker to itself; of quick ones a worker gets through many.
+        share = min(each_s / _left_s(limits, ago_s + look.start_s), 1.0)
+        needed = max(needed, math.ceil(jobs * share - 1e-9))
     if limits.target_wait_s and history.ended:
         mean_s = history.worked_s / history.ended
         load = max(history.rate, 0.0) * mean_s
         if mean_s > 0:
             needed = max(needed, staffing(load, limits.target_wait_s / mean_s, limits.maximum))
     return limits.clamp(needed)
+
+
+def _left_s(limits: Limits, gone_s: float) -> float:
+    """Seconds in which jobs that have waited for `gone_s` should begin: what is late, within one interval."""
+    target_s = limits.target_wait_s
+    return max(target_s - gone_s, min(limits.interval_s, target_s / 2)) if target_s else limits.interval_s
 
 
 def service_s(look: Look, history: History) -> float:
@@ -170,14 +177,33 @@ def _learn(limits: Limits, look: Look, history: History) -> History:
     worked_s, ended = history.worked_s, history.ended
     if look.ended:  # what is known of jobs is not forgotten while there are none
         worked_s, ended = worked_s * fade + look.worked_s, ended * fade + look.ended
-    waiting = look.backlog + look.held
+    present = look.backlog + look.held
+    arrived = look.ended + present - history.present if history.present >= 0 else look.backlog
     rate = history.rate
-    if history.waiting >= 0 and look.elapsed_s > 0:
+    if history.present >= 0 and look.elapsed_s > 0:
         # A burst is the backlog's affair and says nothing of what will come.
-        surge = SURGE * max(rate * look.elapsed_s, 1.0)
-        arrived = min(look.ended + waiting - history.waiting, surge)
-        rate = rate * fade + (1 - fade) * arrived / look.elapsed_s
-    return History(worked_s, ended, rate, waiting, history.needs)
+        likely = min(arrived, SURGE * max(rate * look.elapsed_s, 1.0))
+        rate = rate * fade + (1 - fade) * likely / look.elapsed_s
+    waiting = _wait(look, history, arrived) if limits.target_wait_s else ()
+    return History(worked_s, ended, rate, present, waiting, history.needs)
+
+
+def _wait(look: Look, history: History, arrived: int) -> tuple[tuple[float, int], ...]:
+    """Let what waited wait on, and what has come since the last look wait since then; the oldest have begun."""
+    groups = [(ago_s + look.elapsed_s, jobs) for ago_s, jobs in history.waiting]
+    # Whatever the counts do not explain (unparked, resumed) has just come.
+    known = sum(jobs for _, jobs in groups)
+    groups.append((look.elapsed_s, max(arrived, look.backlog - known, 0)))
+    begun = sum(jobs for _, jobs in groups) - look.backlog
+    kept: list[tuple[float, int]] = []
+    for ago_s, jobs in groups:
+        gone = min(max(begun, 0), jobs)
+        begun -= gone
+        if jobs > gone:
+            kept.append((ago_s, jobs - gone))
+    if len(kept) > GROUPS:
+        kept[:2] = [(kept[0][0], kept[0][1] + kept[1][1])]
+    return tuple(kept)
 
 
 def _remember(limits: Limits, look: Look, history: History, needed: int) -> History:

@@ -59,7 +59,8 @@ class Size:
             held=sum(_held(page) for page in alive),
             ended=self._just_ended(counts),
             worked_s=self._just_worked(),
-            age_s=_age(alive, now),
+            age_s=_mean([max(0.0, now - page.began) for page in alive if page.current >= 0]),
+            start_s=_mean([page.ready - page.born for page in alive if page.ready]),
             room=self._room(alive) if backlog or limits.target_wait_s else None,
         )
         self._looked_at = now
@@ -117,10 +118,8 @@ def _idle(page: Page) -> bool:
     return page.ready > 0 and not page.count and not page.claiming
 
 
-def _age(pages: list[Page], now: float) -> float:
-    """Seconds for which the jobs that run have run, on average."""
-    ages = [max(0.0, now - page.began) for page in pages if page.current >= 0]
-    return sum(ages) / len(ages) if ages else 0.0
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _held(page: Page) -> int:
