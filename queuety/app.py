@@ -80,6 +80,10 @@ class Queuety:
         backoff: "exponential", "linear", "fixed", a list of seconds, or a Backoff.  retry: "all", "transient" or
         a function of the exception.  result_limit: bytes of JSON kept of a result.  unique: one job of a payload at
         a time, until its end; unique_until: "start", or unique_for: seconds from its enqueue, instead.
+        concurrency_limit: runs at a time over all hosts, counted by concurrency_group (default: the handler's name).
+        cost_units: what a run takes of the cost budgets of its queue and group, default 1.
+        rate_limit: (starts, seconds), at most so many in any such window over all hosts, counted by rate_key
+        (default: the handler's name).
         """
         if target is None:
             return lambda function: self._register(function, settings)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from queuety.context import Context
 from queuety.errors import UsageError
-from queuety.model import NewJob, Priority
+from queuety.model import Limits, NewJob, Priority
 from queuety.names import check_name, check_queue, check_unique_key
 from queuety.payload import Codec
 from queuety.policy.retry import Backoff, RetryPolicy, check_policy
@@ -29,6 +29,9 @@ H = TypeVar("H")  # what an enqueue returns: a handle, or None if the job may be
 _MAX_ATTEMPTS = 1000
 _LONG_AGO = datetime(2, 1, 1, tzinfo=UTC)
 _LONGEST_TIMEOUT_S = 30 * 86400.0
+_LARGEST_LIMIT = 1_000_000
+_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.1, 86400.0
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Options:
     timeout_s: seconds a run may take, 0: no limit.  result_limit: bytes of JSON kept of a result.
     retry: "all", "transient" or a function of the exception.
     unique: one job of a payload at a time, until its end (or start, or for so many seconds from the enqueue).
+    limits: what a run must have room for.
     """
 
     queue: str = "default"
@@ -50,6 +54,7 @@ class Options:
     unique: bool = False
     unique_until: str | None = None
     unique_for_s: float | None = None
+    limits: Limits = NO_LIMITS
 
 
 def options(given: Mapping[str, Any]) -> Options:
@@ -77,6 +82,7 @@ def options(given: Mapping[str, Any]) -> Options:
     if (window := values.pop("unique_for", None)) is not None:
         parsed["unique_for_s"] = _named("unique_for", check_for, window)
     check_scope(parsed)
+    parsed["limits"] = _limits({name: values.pop(name, None) for name in LIMITS})
     if values:
         raise UsageError(
             f"a job has no setting {next(iter(values))!r}", f"settings are {', '.join(SETTINGS)}"
@@ -84,9 +90,10 @@ def options(given: Mapping[str, Any]) -> Options:
     return Options(**parsed)
 
 
+LIMITS = ("concurrency_group", "concurrency_limit", "cost_units", "rate_limit", "rate_key")
 SETTINGS = (
     "name", "queue", "priority", "max_attempts", "timeout", "backoff", "retry", "result_limit", "unique",
-    "unique_until", "unique_for",
+    "unique_until", "unique_for", *LIMITS,
 )  # fmt: skip
 
 
@@ -130,7 +137,9 @@ class Handler(Generic[P, R]):
         """Return the handler with options for one job.
 
         queue, priority, max_attempts, backoff: instead of the handler's own.  delay: seconds (or "5m", or a
-        timedelta); at: an aware datetime.  tags: names to find the job by.  connection: the caller's
+        timedelta); at: an aware datetime.  tags: names to find the job by.  concurrency_group, concurrency_limit:
+        runs of the group at a time.  cost_units: of the budgets of its queue and group.  rate_limit: (starts,
+        seconds), counted by rate_key.  connection: the caller's
         SQLAlchemy Session or Connection or psycopg connection; the job lives and dies with its transaction.
         unique: only one job of this payload, or unique_key: of this key.  unique_until: "end" of that job (the
         default) or its "start", or unique_for: seconds from its enqueue.  on_duplicate: "return" the job that
@@ -155,6 +164,7 @@ class JobOptions:
     unique_until: str | None = None
     unique_for_s: float | None = None
     on_duplicate: str | None = None
+    limits: Limits = NO_LIMITS
     connection: Any = None
 
     @classmethod
@@ -176,9 +186,15 @@ class JobOptions:
             "connection": lambda connection: connection,
         }
         parsed: dict[str, Any] = {}
+        if any(name in given for name in LIMITS):
+            parsed["limits"] = _limits({name: given.get(name) for name in LIMITS})
         for option, value in given.items():
+            if option in LIMITS:
+                continue
             if option not in known:
-                raise UsageError(f"a job has no option {option!r}", f"options are {', '.join(known)}")
+                raise UsageError(
+                    f"a job has no option {option!r}", f"options are {', '.join((*known, *LIMITS))}"
+                )
             if value is not None:
                 parsed[_FIELDS.get(option, option)] = _named(option, known[option], value)
         if "delay_s" in parsed and "at" in parsed:
@@ -244,8 +260,59 @@ def new_job(app: Queuety, name: str, payload: str, given: JobOptions, own: Optio
         at=given.at,
         tags=given.tags,
         backoff=backoff.to_json() if backoff else None,
+        limits=_merged(name, given.limits, own.limits).to_json(),
         **unique_part(given, own),
     )
+
+
+def _limits(given: Mapping[str, Any]) -> Limits:
+    """What limits a job, from the settings and options named in LIMITS; None means not given."""
+    rate = given["rate_limit"]
+    count, window = (None, None) if rate is None else check_rate(rate)
+    return Limits(
+        group=_if_given(given["concurrency_group"], lambda value: check_name("concurrency_group", value)),
+        concurrency=_if_given(
+            given["concurrency_limit"], lambda value: _whole("concurrency_limit", value, 1, _LARGEST_LIMIT)
+        ),
+        cost=_if_given(given["cost_units"], lambda value: _whole("cost_units", value, 0, _LARGEST_LIMIT)),
+        rate_key=_if_given(given["rate_key"], lambda value: check_name("rate_key", value)),
+        rate_count=count,
+        rate_s=window,
+    )
+
+
+def _merged(handler: str, given: Limits, own: Limits) -> Limits:
+    """A job's limits: what was given wins over the handler's own; a group or rate without a name has its name."""
+    group = given.group or own.group
+    concurrency = given.concurrency or own.concurrency
+    count, window = (given.rate_count, given.rate_s) if given.rate_count else (own.rate_count, own.rate_s)
+    return Limits(
+        group=group or (handler if concurrency else None),
+        concurrency=concurrency,
+        cost=own.cost if given.cost is None else given.cost,
+        rate_key=given.rate_key or own.rate_key or (handler if count else None),
+        rate_count=count,
+        rate_s=window,
+    )
+
+
+def _if_given(value: Any, check: Callable[[Any], Any]) -> Any:
+    return None if value is None else check(value)
+
+
+def check_rate(value: object) -> tuple[int, float]:
+    """A rate: (starts, seconds)."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise UsageError(
+            f"rate_limit={value!r} is no rate", "give (starts, seconds), such as (100, 1) or (5, '1m')"
+        )
+    count = _whole("the starts of rate_limit", value[0], 1, _LARGEST_LIMIT)
+    window = _named(
+        "the window of rate_limit",
+        lambda text: seconds(text, minimum=_SHORTEST_WINDOW_S, maximum=_LONGEST_WINDOW_S),
+        value[1],
+    )
+    return count, window
 
 
 def check_priority(value: object) -> Priority:

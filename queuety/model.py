@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -31,6 +32,40 @@ class Priority(enum.IntEnum):
     HIGH = 1
     NORMAL = 2
     LOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job must have room for before it starts; what is None does not limit it.
+
+    group, concurrency: at most so many runs of the group at a time, over all hosts.
+    cost: units that a run takes of the budgets of its queue and group.
+    rate_key, rate_count, rate_s: at most so many starts with this key in any window of so many seconds.
+    What is set in the database for the group, queue or key wins over these figures.
+    """
+
+    group: str | None = None
+    concurrency: int | None = None
+    cost: int | None = None
+    rate_key: str | None = None
+    rate_count: int | None = None
+    rate_s: float | None = None
+
+    def to_json(self) -> str | None:
+        """As the database keeps it; None if nothing limits the job."""
+        found = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        return json.dumps(found, ensure_ascii=False) if found else None
+
+    @classmethod
+    def from_json(cls, text: str) -> Limits:
+        data = json.loads(text)
+        return cls(**{name: data.get(name) for name in cls.__slots__})
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that a job waits for if there is no room, but for its queue's."""
+        keys = [f"group:{self.group}"] if self.group else []
+        return [*keys, f"rate:{self.rate_key}"] if self.rate_key else keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +129,7 @@ class NewJob:
     unique_for_s: float | None = None  # a window, instead
     on_duplicate: str = "return"
     backoff: str | None = None
+    limits: str | None = None
 
     @property
     def keyed(self) -> bool:
@@ -107,8 +143,8 @@ class NewJob:
 
     @property
     def plain(self) -> bool:
-        """True if it is due at once and has neither tags nor a back-off of its own."""
-        return not (self.delay_s or self.at or self.tags or self.backoff)
+        """True if it is due at once and has neither tags nor limits nor a back-off of its own."""
+        return not (self.delay_s or self.at or self.tags or self.backoff or self.limits)
 
 
 @dataclass(frozen=True, slots=True)

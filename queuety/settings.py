@@ -6,6 +6,7 @@ pyproject.toml, the nearest one on the way from the directory to the root.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from queuety.errors import UsageError
+from queuety.names import check_name
 from queuety.redaction import redact
 from queuety.units import (
     instant,
@@ -41,6 +43,7 @@ __all__ = [
 
 MB = 1024 * 1024
 DAY_S = 86_400.0
+BUDGETS_ACCEPTED = 'give names and whole numbers of cost units: {"mail": 10, "reports": 2}'
 
 # Read by other parts than this one, so not unknown.
 ELSEWHERE = ("QUEUETY_DATA_DIR", "QUEUETY_PG_BIN", "QUEUETY_TEST_")
@@ -51,7 +54,7 @@ class Setting:
     """One setting as every door shows it.
 
     key:      attribute of `Settings` and key in the file.
-    kind:     text, url, choice, seconds, size, whole or switch.
+    kind:     text, url, choice, seconds, size, whole, switch or budgets.
     default, minimum, maximum: in SI units (seconds, bytes) or counts.
     unit:     bytes, or seconds, that a bare number of kind `size`, or `seconds`, counts.
     option:   the long CLI option.
@@ -82,6 +85,8 @@ class Setting:
             return whole(value, minimum=int(self.minimum), maximum=int(self.maximum))
         if self.kind == "switch":
             return switch(value)
+        if self.kind == "budgets":
+            return _budgets(value)
         if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise UsageError(f"{self.show(value)} is not a text", "give a text that is not empty")
         if self.kind == "choice":
@@ -96,6 +101,8 @@ class Setting:
             return redact(value) if isinstance(value, str) else "***"
         if isinstance(value, bool):
             return "on" if value else "off"
+        if isinstance(value, Mapping):
+            return json.dumps(dict(value), ensure_ascii=False)
         if self.kind == "seconds" and isinstance(value, (int, float)):
             return seconds_text(value)
         if self.kind == "size" and isinstance(value, (int, float)):
@@ -106,6 +113,23 @@ class Setting:
         if value not in self.choices:
             raise UsageError(f"{shown(value)} is not a choice", f"give one of {', '.join(self.choices)}")
         return value
+
+
+def _budgets(value: object) -> Mapping[str, int]:
+    """Cost units by name, from a JSON object or a table of the file."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise UsageError(f"{shown(value)} is not JSON: {error}", BUDGETS_ACCEPTED) from None
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{shown(value)} is no JSON object", BUDGETS_ACCEPTED)
+    return {
+        check_name("queue or group", name): whole(
+            units, maximum=1_000_000, what=f"the budget of {shown(name)}"
+        )
+        for name, units in value.items()
+    }
 
 
 def _setting(kind: str, default: Any, text: str, **rest: Any) -> Any:
@@ -234,6 +258,15 @@ class Settings:
         "Kept free at the end of a run with --max-time. A bare number counts milliseconds.",
         maximum=DAY_S,
         unit=0.001,
+    )
+    resource_queue_cost_budgets: Mapping[str, int] | None = _setting(
+        "budgets",
+        None,
+        "Cost units of each queue that may run at once over all hosts, as a JSON object: name to units. What is set "
+        "in the database wins; give it to all pools alike.",
+    )
+    resource_group_cost_budgets: Mapping[str, int] | None = _setting(
+        "budgets", None, "The same for concurrency groups."
     )
     retention_days: int = _setting(
         "whole", 7, "Days that finished jobs are kept; 0 = for ever.", maximum=36_500

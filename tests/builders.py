@@ -13,6 +13,6 @@ def claim_within(conn: Connection, queues: tuple[str, ...] = ("default",), size:
     conn.execute(statement("pin"))
     rows = conn.execute(
         statement("claim"),
-        {**lanes.values(), "size": size, "worker": "w#1", "stale": 60.0, "skip": "{}"},
+        {**lanes.values(), "size": size, "worker": "w#1", "stale": 60.0, "skip": "{}", "budgeted": "{}"},
     ).fetchall()
     return lanes.order([Claimed._make(row) for row in rows])

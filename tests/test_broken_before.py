@@ -34,7 +34,7 @@ def test_a_new_claim_knows_nothing_of_an_old_cancel_request():
 def test_a_cancellation_that_nobody_asked_for_gives_the_job_back(database, conn):
     app = Queuety(database)
     job = app.enqueue("ok")
-    _, [claimed] = claims.turn(conn, None, Want(Lanes(("default",)), 1, "w#1", 60.0))
+    [claimed] = claims.turn(conn, None, Want(Lanes(("default",)), 1, "w#1", 60.0)).jobs
     batch = Batch(claimed.lease)
     batch.add(claimed.id, Cancel())
 

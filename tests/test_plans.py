@@ -22,7 +22,7 @@ from queuety.store.connect import Connection, connect, pin
 from queuety.store.statements import array, statement
 
 LARGE = ("profiles", "jobs", "finished_jobs", "buried_jobs", "job_events", "unique_keys")
-TABLES = (*LARGE, "queues", "sleepers")
+TABLES = (*LARGE, "queues", "sleepers", "starts")
 DUE = 3000
 SIZES = (1, 2, 4, 16, 50, 200, 500)
 
@@ -35,6 +35,7 @@ VALUES: dict[str, Any] = {
     "after_id": "{0,0}",
     "lines": "{1,1}",
     "caps": "{10}",
+    "budgeted": "{}",
     "began": array([0.0] * 50),
     "before": 4e9,
     "causes": ["retried"] * 50,
@@ -59,6 +60,7 @@ VALUES: dict[str, Any] = {
     "lease": 7,
     "leases": "{7,8}",
     "limit": 100,
+    "limits": None,
     "priorities": "{2,3}",
     "queue": "q7",
     "queues": ["default", "default"],
@@ -87,7 +89,7 @@ VALUES: dict[str, Any] = {
 }
 
 # How a statement is run: within a turn, in the keeper's session, steered, or plainly. `recover` by hand is plain.
-TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays"}
+TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays", "unstart"}
 KEEPER = {
     "waiting", "unpark_here", "profiles", "free_keys", "prune_keys",
     "held", "expired", "renew", "cancels", "look", "left", "unpark", "overdue", "prune_buried", "complete",
@@ -150,6 +152,9 @@ def fill(conn: Connection, rows: int) -> None:
     )
     conn.execute("INSERT INTO queuety.sleepers SELECT n, 'q' || n FROM generate_series(1, 5000) AS n")
     conn.execute("INSERT INTO queuety.queues (name, paused_at) VALUES ('paused', now())")
+    conn.execute(
+        "INSERT INTO queuety.starts SELECT 'rate:' || n % 9, n, now(), 1 FROM generate_series(1, 5000) AS n"
+    )
     kinds = {
         "later": "'default', now() + interval '1 day' + n * interval '1 s', NULL, NULL",
         "elsewhere": "'elsewhere', now(), NULL, NULL",
@@ -406,7 +411,7 @@ def run_jobs(conn: Connection, own: Lanes, count: int) -> None:
     batch: Batch | None = None
     done = 0
     while done < count:
-        _, jobs = claims.turn(conn, batch, Want(own, 50, "w#1", 60.0))
+        jobs = claims.turn(conn, batch, Want(own, 50, "w#1", 60.0)).jobs
         batch = Batch(jobs[0].lease)
         for job in jobs:
             batch.add(job.id, Complete())

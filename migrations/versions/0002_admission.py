@@ -11,13 +11,521 @@ branch_labels = None
 depends_on = None
 
 # All nullable and without a default: adding them rewrites nothing, and a plain job pays nothing for them.
+# text_pattern_ops: prefixes of parked_on are a range whatever the collation of the database.
 LIMITS = """
 ALTER TABLE queuety.jobs ADD COLUMN limits jsonb, ADD COLUMN metered boolean;
 ALTER TABLE queuety.finished_jobs ADD COLUMN limits jsonb;
 ALTER TABLE queuety.buried_jobs ADD COLUMN limits jsonb;
 COMMENT ON COLUMN queuety.jobs.limits IS
     'What the job must have room for: {"group", "concurrency", "cost", "rate_key", "rate_count", "rate_s"}';
-COMMENT ON COLUMN queuety.jobs.metered IS 'Claimed from a queue with a cost budget, which the run counts against';
+COMMENT ON COLUMN queuety.jobs.metered IS 'True for a run that counts against the cost budget of its queue';
+
+DROP INDEX queuety.jobs_parked;
+CREATE INDEX jobs_parked ON queuety.jobs (parked_on text_pattern_ops, queue, priority, available_at, id)
+    WHERE parked_on IS NOT NULL;
+CREATE INDEX jobs_limited ON queuety.jobs (lease)
+    WHERE lease_until IS NOT NULL AND (limits IS NOT NULL OR metered);
+CREATE INDEX jobs_group ON queuety.jobs ((limits ->> 'group'))
+    WHERE limits ->> 'group' IS NOT NULL AND parked_on IS NULL;
+CREATE INDEX jobs_rate ON queuety.jobs ((limits ->> 'rate_key'))
+    WHERE limits ->> 'rate_key' IS NOT NULL AND state = 'pending' AND parked_on IS NULL;
+CREATE INDEX jobs_metered ON queuety.jobs (queue) WHERE metered AND lease_until IS NOT NULL;
+
+CREATE TABLE queuety.meters (
+    kind text NOT NULL,
+    name text NOT NULL,
+    concurrency integer,
+    budget integer,
+    rate_count integer,
+    rate_s double precision,
+    set_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT meters_pkey PRIMARY KEY (kind, name),
+    CONSTRAINT meters_kind_check CHECK (kind IN ('group', 'queue', 'rate')),
+    CONSTRAINT meters_concurrency_check CHECK (concurrency >= 0 AND (concurrency IS NULL OR kind = 'group')),
+    CONSTRAINT meters_budget_check CHECK (budget >= 0 AND (budget IS NULL OR kind <> 'rate')),
+    CONSTRAINT meters_rate_check CHECK (
+        rate_count >= 0 AND rate_s > 0 AND (rate_count IS NULL) = (rate_s IS NULL)
+        AND (rate_count IS NULL OR kind = 'rate')
+    )
+);
+COMMENT ON TABLE queuety.meters IS 'Limits that were set in the database; each wins over what jobs and settings say';
+COMMENT ON COLUMN queuety.meters.concurrency IS 'Runs of a group at a time; null: as the jobs say';
+COMMENT ON COLUMN queuety.meters.budget IS
+    'Cost units of a group or queue that may run at a time; null: as the settings say';
+
+CREATE TABLE queuety.starts (
+    key text NOT NULL,
+    lease bigint NOT NULL,
+    begun_by timestamptz NOT NULL,
+    starts integer NOT NULL,
+    CONSTRAINT starts_pkey PRIMARY KEY (key, lease)
+) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX starts_window ON queuety.starts (key, begun_by);
+COMMENT ON TABLE queuety.starts IS 'Starts of jobs with a rate, one row per claim, for as long as their window lasts';
+COMMENT ON COLUMN queuety.starts.begun_by IS 'The latest moment at which one of these starts may have happened';
+"""
+
+# Admission is decided where the rows are, in one statement of the claim's pipeline: while the meters are locked
+# nothing waits for a client, so a worker that freezes cannot hold up a key. What a run uses is derived from the rows
+# that are processing, by a statement after the lock and so with a snapshot of its own. A worker runs one job at a
+# time, so all that one lease holds of a group takes one place, and of a budget the cost of its dearest job.
+ADMISSION = r"""
+CREATE FUNCTION queuety.lock_meters(keys text[]) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+    -- A lock for each key, of which some share one; in one order, so that nobody waits in a circle.
+    SELECT count(pg_advisory_xact_lock(7100002, bucket))
+    FROM (SELECT DISTINCT hashtext(key) & 511 AS bucket FROM unnest(keys) AS key ORDER BY 1) AS buckets
+$body$;
+COMMENT ON FUNCTION queuety.lock_meters(text[]) IS 'Lock the meters of keys until the end of the transaction';
+
+CREATE FUNCTION queuety.group_use(name text, besides bigint, OUT places integer, OUT cost bigint)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+    SELECT count(*)::integer, coalesce(sum(held.cost), 0)::bigint
+    FROM (
+        SELECT max(coalesce((j.limits ->> 'cost')::integer, 1)) AS cost
+        FROM queuety.jobs AS j
+        WHERE j.limits ->> 'group' = group_use.name AND j.limits ->> 'group' IS NOT NULL AND j.parked_on IS NULL
+            AND j.lease_until IS NOT NULL AND j.lease <> group_use.besides
+        GROUP BY j.lease
+    ) AS held
+$body$;
+COMMENT ON FUNCTION queuety.group_use(text, bigint) IS 'What runs of a group, apart from one lease';
+
+CREATE FUNCTION queuety.queue_use(name text, besides bigint) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+    SELECT coalesce(sum(held.cost), 0)::bigint
+    FROM (
+        SELECT max(coalesce((j.limits ->> 'cost')::integer, 1)) AS cost
+        FROM queuety.jobs AS j
+        WHERE j.queue = queue_use.name AND j.metered AND j.lease_until IS NOT NULL AND j.lease <> queue_use.besides
+        GROUP BY j.lease
+    ) AS held
+$body$;
+COMMENT ON FUNCTION queuety.queue_use(text, bigint) IS
+    'Cost units that run of a queue with a budget, apart from one lease';
+
+CREATE FUNCTION queuety.rate_use(name text, window_s double precision) RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+    SELECT coalesce(sum(s.starts), 0)::bigint
+    FROM queuety.starts AS s
+    WHERE s.key = rate_use.name AND s.begun_by > clock_timestamp() - make_interval(secs => rate_use.window_s)
+$body$;
+COMMENT ON FUNCTION queuety.rate_use(text, double precision) IS
+    'Starts under a rate that are, or may be, within its window';
+
+CREATE FUNCTION queuety.admit(lanes text[], queue_budgets jsonb, group_budgets jsonb, guard_s double precision)
+RETURNS TABLE (refused bigint, waits_for text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _lease bigint := nullif(current_setting('queuety.lease', true), '');
+    _job record;
+    _keys text[];
+    _full text[] := '{}';      -- keys that have refused a job: those behind it do not pass it
+    _rates text[] := '{}';     -- rate keys met, with what is left of each
+    _left bigint[] := '{}';
+    _place integer;
+    _budget bigint;
+    _key text;
+    _refused bigint[] := '{}';
+    _waits text[] := '{}';
+    _early text[] := '{}';     -- keys of jobs that came before their turn
+BEGIN
+    SELECT array_agg(DISTINCT k.key) INTO _keys
+    FROM queuety.jobs AS j
+    CROSS JOIN LATERAL (VALUES
+        ('group:' || (j.limits ->> 'group')), ('rate:' || (j.limits ->> 'rate_key')),
+        (CASE WHEN j.metered THEN 'queue:' || j.queue END)
+    ) AS k (key)
+    WHERE j.lease = _lease AND j.lease_until IS NOT NULL AND (j.limits IS NOT NULL OR j.metered)
+        AND k.key IS NOT NULL;
+    IF _keys IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM queuety.lock_meters(_keys);
+    FOR _job IN
+        SELECT
+            j.id, j.queue, j.priority, j.available_at, coalesce((j.limits ->> 'cost')::integer, 1) AS cost,
+            j.limits ->> 'group' AS "group", of_group.places, of_group.cost AS group_cost,
+            coalesce(g.concurrency, (j.limits ->> 'concurrency')::integer) AS concurrency,
+            coalesce(g.budget, (group_budgets ->> (j.limits ->> 'group'))::integer) AS group_budget,
+            of_queue.cost AS queue_cost,
+            CASE WHEN j.metered THEN coalesce(q.budget, (queue_budgets ->> j.queue)::integer) END AS queue_budget,
+            j.limits ->> 'rate_key' AS rate_key,
+            coalesce(r.rate_count, (j.limits ->> 'rate_count')::integer) AS rate_count,
+            coalesce(r.rate_s, (j.limits ->> 'rate_s')::double precision) AS rate_s
+        FROM queuety.jobs AS j
+        LEFT JOIN queuety.meters AS g ON g.kind = 'group' AND g.name = j.limits ->> 'group'
+        LEFT JOIN queuety.meters AS q ON q.kind = 'queue' AND q.name = j.queue AND j.metered
+        LEFT JOIN queuety.meters AS r ON r.kind = 'rate' AND r.name = j.limits ->> 'rate_key'
+        LEFT JOIN (
+            SELECT key, use.places, use.cost
+            FROM unnest(_keys) AS key, queuety.group_use(substr(key, 7), _lease) AS use
+            WHERE key LIKE 'group:%'
+        ) AS of_group ON of_group.key = 'group:' || (j.limits ->> 'group')
+        LEFT JOIN (
+            SELECT key, queuety.queue_use(substr(key, 7), _lease) AS cost
+            FROM unnest(_keys) AS key
+            WHERE key LIKE 'queue:%'
+        ) AS of_queue ON of_queue.key = 'queue:' || j.queue
+        WHERE j.lease = _lease AND j.lease_until IS NOT NULL AND (j.limits IS NOT NULL OR j.metered)
+        ORDER BY array_position(lanes, j.queue), j.priority, j.available_at, j.id
+    LOOP
+        _key := NULL;
+        IF _job."group" IS NOT NULL THEN
+            IF _job.cost > _job.group_budget THEN
+                _key := 'never:group:' || _job."group";
+            ELSIF _job.places >= _job.concurrency OR _job.group_cost + _job.cost > _job.group_budget
+                OR 'group:' || _job."group" = ANY (_full) THEN
+                _key := 'group:' || _job."group";
+            ELSIF queuety.before_its_turn('group:' || _job."group", _job.id) THEN
+                _key := 'group:' || _job."group";
+                _early := _early || _key;
+            END IF;
+        END IF;
+        IF _key IS NULL AND _job.queue_budget IS NOT NULL THEN
+            IF _job.cost > _job.queue_budget THEN
+                _key := 'never:queue:' || _job.queue;
+            ELSIF 'queue:' || _job.queue = ANY (_full)
+                OR _job.queue_cost + _job.cost > _job.queue_budget THEN
+                _key := 'queue:' || _job.queue;
+            ELSIF queuety.before_its_turn('queue:' || _job.queue, _job.id) THEN
+                _key := 'queue:' || _job.queue;
+                _early := _early || _key;
+            END IF;
+        END IF;
+        IF _key IS NULL AND _job.rate_key IS NOT NULL AND _job.rate_count IS NOT NULL THEN
+            _place := array_position(_rates, 'rate:' || _job.rate_key);
+            IF _place IS NULL THEN
+                _rates := _rates || ('rate:' || _job.rate_key);
+                _left := _left || (_job.rate_count - queuety.rate_use('rate:' || _job.rate_key, _job.rate_s));
+                _place := cardinality(_rates);
+                DELETE FROM queuety.starts AS s
+                WHERE s.key = _rates[_place] AND s.begun_by <= clock_timestamp() - make_interval(secs => _job.rate_s);
+            END IF;
+            IF _left[_place] <= 0 OR _rates[_place] = ANY (_full) THEN
+                _key := _rates[_place];
+            ELSIF queuety.before_its_turn(_rates[_place], _job.id) THEN
+                _key := _rates[_place];
+                _early := _early || _key;
+            ELSE
+                _left[_place] := _left[_place] - 1;
+                INSERT INTO queuety.starts AS s (key, lease, begun_by, starts)
+                VALUES (_rates[_place], _lease, clock_timestamp() + make_interval(secs => guard_s), 1)
+                ON CONFLICT ON CONSTRAINT starts_pkey DO UPDATE
+                SET starts = s.starts + 1, begun_by = excluded.begun_by;
+            END IF;
+        END IF;
+        IF _key IS NOT NULL THEN
+            _refused := _refused || _job.id;
+            _waits := _waits || _key;
+            IF _key NOT LIKE 'never:%' AND _key <> ALL (_full) THEN
+                _full := _full || _key;
+            END IF;
+        END IF;
+    END LOOP;
+    IF cardinality(_refused) = 0 THEN
+        RETURN;
+    END IF;
+    UPDATE queuety.jobs AS j
+    SET state = 'pending', attempts = j.attempts - 1, worker = NULL, claimed_at = NULL, lease_until = NULL,
+        metered = NULL, parked_at = statement_timestamp(),
+        parked_on = _waits[array_position(_refused, j.id)]
+    WHERE j.id = ANY (_refused);
+    PERFORM queuety.park_rest(_full);
+    IF cardinality(_early) > 0 THEN
+        PERFORM queuety.refill(_early, lanes, queue_budgets, group_budgets, 1, 1, NULL);
+    END IF;
+    RETURN QUERY SELECT * FROM unnest(_refused, _waits);
+END
+$body$;
+COMMENT ON FUNCTION queuety.admit(text[], jsonb, jsonb, double precision) IS
+    'Admit what this transaction has claimed, or park it free; returns what was refused, and the key it waits for';
+
+CREATE FUNCTION queuety.before_its_turn(key text, job bigint) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+    -- Whether another job of the same queue waits for the key with a better place.
+    SELECT EXISTS (
+        SELECT
+        FROM queuety.jobs AS own
+        CROSS JOIN LATERAL (
+            SELECT j.priority, j.available_at, j.id
+            FROM queuety.jobs AS j
+            WHERE j.parked_on = before_its_turn.key AND j.queue = own.queue
+                AND j.available_at <= statement_timestamp()
+            ORDER BY j.priority, j.available_at, j.id
+            LIMIT 1
+        ) AS first
+        WHERE own.id = before_its_turn.job
+            AND (first.priority, first.available_at, first.id) < (own.priority, own.available_at, own.id)
+    )
+$body$;
+COMMENT ON FUNCTION queuety.before_its_turn(text, bigint) IS
+    'Whether a job would pass one that waits for the same key';
+
+CREATE FUNCTION queuety.park_rest(keys text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _key text;
+    _ids bigint[];
+BEGIN
+    -- What else is due and waits for a full key goes with it, rather than one claim after the other.
+    FOREACH _key IN ARRAY keys LOOP
+        IF _key LIKE 'group:%' THEN
+            SELECT array_agg(rest.id) INTO _ids FROM (
+                SELECT j.id FROM queuety.jobs AS j
+                WHERE j.limits ->> 'group' = substr(_key, 7) AND j.limits ->> 'group' IS NOT NULL
+                    AND j.parked_on IS NULL AND j.state = 'pending' AND j.available_at <= statement_timestamp()
+                LIMIT 500 FOR UPDATE SKIP LOCKED
+            ) AS rest;
+        ELSIF _key LIKE 'rate:%' THEN
+            SELECT array_agg(rest.id) INTO _ids FROM (
+                SELECT j.id FROM queuety.jobs AS j
+                WHERE j.limits ->> 'rate_key' = substr(_key, 6) AND j.limits ->> 'rate_key' IS NOT NULL
+                    AND j.parked_on IS NULL AND j.state = 'pending' AND j.available_at <= statement_timestamp()
+                LIMIT 500 FOR UPDATE SKIP LOCKED
+            ) AS rest;
+        ELSE
+            SELECT array_agg(rest.id) INTO _ids FROM (
+                SELECT lane.id
+                FROM generate_series(0, 3) AS level
+                CROSS JOIN LATERAL (
+                    SELECT j.id FROM queuety.jobs AS j
+                    WHERE j.queue = substr(_key, 7) AND j.priority = level AND j.state = 'pending'
+                        AND j.parked_on IS NULL AND j.available_at <= statement_timestamp()
+                    ORDER BY j.available_at, j.id
+                    LIMIT 500 FOR UPDATE SKIP LOCKED
+                ) AS lane
+                LIMIT 500
+            ) AS rest;
+        END IF;
+        UPDATE queuety.jobs AS j SET parked_on = _key, parked_at = statement_timestamp() WHERE j.id = ANY (_ids);
+    END LOOP;
+END
+$body$;
+COMMENT ON FUNCTION queuety.park_rest(text[]) IS 'Park what is due and waits for keys that are full';
+
+CREATE FUNCTION queuety.refill(
+    keys text[], lanes text[], queue_budgets jsonb, group_budgets jsonb, places integer, each integer, after text,
+    OUT unparked integer, OUT next_s double precision, OUT last text
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _open text[];
+    _key text;
+    _step integer := 0;
+    _done integer;
+    _next double precision;
+BEGIN
+    -- Only queues that are not paused: what is unparked is meant to run.
+    SELECT array_agg(lane.queue ORDER BY lane.place) INTO _open
+    FROM unnest(lanes) WITH ORDINALITY AS lane (queue, place)
+    WHERE NOT EXISTS (
+        SELECT FROM queuety.queues AS q
+        WHERE q.name = lane.queue AND q.paused_at IS NOT NULL
+            AND (q.paused_until IS NULL OR q.paused_until > statement_timestamp())
+    );
+    unparked := 0;
+    last := after;
+    IF _open IS NULL THEN
+        last := NULL;
+        RETURN;
+    END IF;
+    LOOP
+        _step := _step + 1;
+        IF keys IS NOT NULL THEN
+            EXIT WHEN _step > cardinality(keys);
+            _key := keys[_step];
+        ELSE
+            IF _step > 500 THEN
+                RETURN;  -- the next call goes on from here
+            END IF;
+            SELECT j.parked_on INTO _key FROM queuety.jobs AS j
+            WHERE j.parked_on ~>~ coalesce(last, '') AND j.parked_on IS NOT NULL
+            ORDER BY j.parked_on USING ~<~ LIMIT 1;
+            last := _key;
+            EXIT WHEN _key IS NULL;
+        END IF;
+        SELECT r.unparked, r.next_s INTO _done, _next
+        FROM queuety.refill_key(_key, _open, queue_budgets, group_budgets, places, each) AS r;
+        unparked := unparked + coalesce(_done, 0);
+        next_s := least(next_s, _next);
+    END LOOP;
+END
+$body$;
+COMMENT ON FUNCTION queuety.refill(text[], text[], jsonb, jsonb, integer, integer, text) IS
+    'Unpark, in order, what there is room for, of some keys or of all after one';
+
+CREATE FUNCTION queuety.refill_key(
+    key text, lanes text[], queue_budgets jsonb, group_budgets jsonb, places integer, each integer,
+    OUT unparked integer, OUT next_s double precision
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _kind text := split_part(key, ':', 1);
+    _name text := substr(key, length(split_part(key, ':', 1)) + 2);
+    _meter queuety.meters;
+    _first jsonb;
+    _used bigint := 0;
+    _cost bigint := 0;
+    _ready bigint := 0;
+    _limit bigint;
+    _budget bigint;
+    _window double precision;
+    _most bigint;
+    _ids bigint[] := '{}';
+    _one record;
+BEGIN
+    unparked := 0;
+    IF _kind NOT IN ('group', 'queue', 'rate') OR (_kind = 'queue' AND _name <> ALL (lanes)) THEN
+        RETURN;
+    END IF;
+    SELECT coalesce(j.limits, '{}') INTO _first
+    FROM unnest(lanes) WITH ORDINALITY AS lane (queue, place)
+    CROSS JOIN LATERAL (
+        SELECT p.limits FROM queuety.jobs AS p
+        WHERE p.parked_on = key AND p.queue = lane.queue AND p.available_at <= statement_timestamp()
+        ORDER BY p.priority, p.available_at, p.id
+        LIMIT 1
+    ) AS j
+    LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT m.* INTO _meter FROM queuety.meters AS m WHERE m.kind = _kind AND m.name = _name;
+    IF _kind = 'group' THEN
+        SELECT use.places, use.cost INTO _used, _cost FROM queuety.group_use(_name, 0) AS use;
+        _limit := coalesce(_meter.concurrency, (_first ->> 'concurrency')::integer);
+        _budget := coalesce(_meter.budget, (group_budgets ->> _name)::integer);
+        -- What is unparked already and will be claimed soon: by us, since it is in our queues.
+        SELECT count(*), coalesce(sum(r.cost), 0) INTO _ready, _window FROM (
+            SELECT coalesce((j.limits ->> 'cost')::integer, 1) AS cost FROM queuety.jobs AS j
+            WHERE j.limits ->> 'group' = _name AND j.limits ->> 'group' IS NOT NULL AND j.parked_on IS NULL
+                AND j.state = 'pending' AND j.queue = ANY (lanes) AND j.available_at <= statement_timestamp()
+            LIMIT 1000
+        ) AS r;
+        _cost := _cost + _window;
+        _most := least(coalesce(_limit - _used - _ready, places), places) * each;
+    ELSIF _kind = 'queue' THEN
+        _cost := queuety.queue_use(_name, 0);
+        _budget := coalesce(_meter.budget, (queue_budgets ->> _name)::integer);
+        _most := places * each;
+    ELSE
+        _limit := coalesce(_meter.rate_count, (_first ->> 'rate_count')::integer);
+        _window := coalesce(_meter.rate_s, (_first ->> 'rate_s')::double precision);
+        _used := queuety.rate_use(key, _window);
+        SELECT count(*) INTO _ready FROM (
+            SELECT FROM queuety.jobs AS j
+            WHERE j.limits ->> 'rate_key' = _name AND j.limits ->> 'rate_key' IS NOT NULL AND j.parked_on IS NULL
+                AND j.state = 'pending' AND j.queue = ANY (lanes) AND j.available_at <= statement_timestamp()
+            LIMIT 1000
+        ) AS r;
+        _most := least(coalesce(_limit - _used - _ready, places * each), places * each);
+        SELECT extract(EPOCH FROM min(s.begun_by) + make_interval(secs => _window) - clock_timestamp()) INTO next_s
+        FROM queuety.starts AS s
+        WHERE s.key = refill_key.key AND s.begun_by > clock_timestamp() - make_interval(secs => _window);
+    END IF;
+    IF _most <= 0 THEN
+        RETURN;
+    END IF;
+    FOR _one IN
+        SELECT j.id, j.cost
+        FROM unnest(lanes) WITH ORDINALITY AS lane (queue, place)
+        CROSS JOIN LATERAL (
+            SELECT p.id, coalesce((p.limits ->> 'cost')::integer, 1) AS cost FROM queuety.jobs AS p
+            WHERE p.parked_on = key AND p.queue = lane.queue AND p.available_at <= statement_timestamp()
+            ORDER BY p.priority, p.available_at, p.id
+            LIMIT _most FOR UPDATE SKIP LOCKED
+        ) AS j
+        LIMIT _most
+    LOOP
+        -- One that never fits is sorted out at its claim.
+        EXIT WHEN _cost + _one.cost > _budget AND _one.cost <= _budget;
+        _ids := _ids || _one.id;
+        IF each = 1 THEN
+            _cost := _cost + _one.cost;  -- else one worker runs them one after the other
+        END IF;
+    END LOOP;
+    UPDATE queuety.jobs AS j SET parked_on = NULL, parked_at = NULL WHERE j.id = ANY (_ids);
+    unparked := cardinality(_ids);
+END
+$body$;
+COMMENT ON FUNCTION queuety.refill_key(text, text[], jsonb, jsonb, integer, integer) IS
+    'Unpark, in order, what one key has room for; next_s: seconds until a rate has more';
+
+CREATE FUNCTION queuety.waits_for(limits jsonb) RETURNS text
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, queuety, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $body$
+DECLARE
+    _group text := limits ->> 'group';
+    _rate text := limits ->> 'rate_key';
+    _most integer;
+    _window double precision;
+    _there bigint;
+BEGIN
+    -- Decides nothing: a job that is parked needlessly is unparked soon, one that is not is stopped at its claim.
+    IF _group IS NOT NULL THEN
+        IF EXISTS (SELECT FROM queuety.jobs AS j WHERE j.parked_on = 'group:' || _group) THEN
+            RETURN 'group:' || _group;
+        END IF;
+        SELECT m.concurrency INTO _most FROM queuety.meters AS m WHERE m.kind = 'group' AND m.name = _group;
+        _most := coalesce(_most, (limits ->> 'concurrency')::integer);
+        SELECT count(*) INTO _there FROM (
+            SELECT FROM queuety.jobs AS j
+            WHERE j.limits ->> 'group' = _group AND j.limits ->> 'group' IS NOT NULL AND j.parked_on IS NULL
+                AND j.available_at <= statement_timestamp()
+            LIMIT _most
+        ) AS few;
+        IF _there >= _most THEN
+            RETURN 'group:' || _group;
+        END IF;
+    END IF;
+    IF _rate IS NOT NULL THEN
+        IF EXISTS (SELECT FROM queuety.jobs AS j WHERE j.parked_on = 'rate:' || _rate) THEN
+            RETURN 'rate:' || _rate;
+        END IF;
+        SELECT m.rate_count, m.rate_s INTO _most, _window FROM queuety.meters AS m
+        WHERE m.kind = 'rate' AND m.name = _rate;
+        _most := coalesce(_most, (limits ->> 'rate_count')::integer);
+        _window := coalesce(_window, (limits ->> 'rate_s')::double precision);
+        SELECT count(*) INTO _there FROM (
+            SELECT FROM queuety.jobs AS j
+            WHERE j.limits ->> 'rate_key' = _rate AND j.limits ->> 'rate_key' IS NOT NULL AND j.parked_on IS NULL
+                AND j.state = 'pending' AND j.available_at <= statement_timestamp()
+            LIMIT _most
+        ) AS few;
+        IF _there + (
+            SELECT coalesce(sum(s.starts), 0) FROM queuety.starts AS s
+            WHERE s.key = 'rate:' || _rate AND s.begun_by > statement_timestamp() - make_interval(secs => _window)
+        ) >= _most THEN
+            RETURN 'rate:' || _rate;
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$body$;
+COMMENT ON FUNCTION queuety.waits_for(jsonb) IS
+    'The key that a new job with these limits had better be parked on at once, or null';
 """
 
 PROFILES = """
@@ -178,6 +686,43 @@ COMMENT ON FUNCTION queuety.keep_waiting(text[]) IS
 """
 
 ENQUEUE = r"""
+CREATE FUNCTION queuety.enqueue_limits(handler text, job jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _limits jsonb := '{}';
+    _rate jsonb := job -> 'rate_limit';
+BEGIN
+    IF job ? 'concurrency_group' THEN
+        _limits := jsonb_build_object('group', queuety.enqueue_name('concurrency_group', job -> 'concurrency_group'));
+    END IF;
+    IF job ? 'concurrency_limit' THEN
+        _limits := jsonb_build_object('group', handler) || _limits || jsonb_build_object(
+            'concurrency', queuety.enqueue_whole('concurrency_limit', job -> 'concurrency_limit', 1, 1000000));
+    END IF;
+    IF job ? 'cost_units' THEN
+        _limits := _limits || jsonb_build_object(
+            'cost', queuety.enqueue_whole('cost_units', job -> 'cost_units', 0, 1000000));
+    END IF;
+    IF job ? 'rate_key' THEN
+        _limits := _limits || jsonb_build_object('rate_key', queuety.enqueue_name('rate_key', job -> 'rate_key'));
+    END IF;
+    IF job ? 'rate_limit' THEN
+        IF jsonb_typeof(_rate) <> 'array' OR jsonb_array_length(_rate) <> 2 OR jsonb_typeof(_rate -> 1) <> 'number'
+            OR (_rate ->> 1)::numeric NOT BETWEEN 0.1 AND 86400 THEN
+            RAISE EXCEPTION 'queuety.enqueue: rate_limit must be [starts, seconds from 0.1 to 86400], not %', _rate
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        _limits := jsonb_build_object('rate_key', handler) || _limits || jsonb_build_object(
+            'rate_count', queuety.enqueue_whole('the starts of rate_limit', _rate -> 0, 1, 1000000),
+            'rate_s', _rate -> 1);
+    END IF;
+    RETURN nullif(_limits, '{}');
+END
+$body$;
+COMMENT ON FUNCTION queuety.enqueue_limits(text, jsonb) IS 'What limits a job, as jobs.limits keeps it, or an error';
+
 CREATE OR REPLACE FUNCTION queuety.enqueue(job jsonb) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, queuety, pg_temp
@@ -195,6 +740,8 @@ DECLARE
     _unique_key text;
     _until text := 'end';
     _window double precision;
+    _limits jsonb;
+    _waits_for text;
     _id bigint;
     _holder bigint;
 BEGIN
@@ -205,12 +752,14 @@ BEGIN
     END IF;
     SELECT min(key) INTO _unknown FROM jsonb_object_keys(job) AS key
     WHERE key <> ALL (ARRAY['handler', 'payload', 'queue', 'priority', 'delay', 'at', 'max_attempts', 'tags',
-                            'unique_key', 'unique_for', 'unique_until', 'on_duplicate']);
+                            'unique_key', 'unique_for', 'unique_until', 'on_duplicate', 'concurrency_group',
+                            'concurrency_limit', 'cost_units', 'rate_limit', 'rate_key']);
     IF _unknown IS NOT NULL THEN
         RAISE EXCEPTION 'queuety.enqueue: unknown key "%"', _unknown
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Known: handler, payload, queue, priority, delay, at, max_attempts, tags,'
-                         ' unique_key, unique_for, unique_until, on_duplicate.';
+                         ' unique_key, unique_for, unique_until, on_duplicate, concurrency_group,'
+                         ' concurrency_limit, cost_units, rate_limit, rate_key.';
     END IF;
     IF job ? 'payload' THEN
         _payload := job -> 'payload';
@@ -277,6 +826,11 @@ BEGIN
             _job -> 'on_duplicate' USING ERRCODE = 'invalid_parameter_value';
     END IF;
 
+    _limits := queuety.enqueue_limits(_handler, _job);
+    IF _due <= statement_timestamp() THEN
+        _waits_for := queuety.waits_for(_limits);
+    END IF;
+
     _id := nextval(pg_get_serial_sequence('queuety.jobs', 'id'));
     IF _unique_key IS NOT NULL THEN
         SELECT t.holder INTO _holder
@@ -290,12 +844,15 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO queuety.jobs
-        (id, handler, queue, payload, priority, max_attempts, available_at, tags, unique_key, unique_until)
+        (id, handler, queue, payload, priority, max_attempts, available_at, tags, unique_key, unique_until, limits,
+         parked_on, parked_at)
     VALUES (_id, _handler, _queue, _payload::text::json, _priority, _max_attempts, _due, _tags, _unique_key,
-            CASE WHEN _unique_key IS NOT NULL THEN _until END);
+            CASE WHEN _unique_key IS NOT NULL THEN _until END, _limits, _waits_for,
+            CASE WHEN _waits_for IS NOT NULL THEN statement_timestamp() END);
 
     -- Only for sleepers: NOTIFY serialises the commits of all who send it.
-    IF _due <= statement_timestamp() AND EXISTS (SELECT FROM queuety.sleepers WHERE queue = _queue) THEN
+    IF _due <= statement_timestamp() AND _waits_for IS NULL
+        AND EXISTS (SELECT FROM queuety.sleepers WHERE queue = _queue) THEN
         PERFORM pg_notify('queuety', 'q:' || _queue);
     END IF;
     RETURN _id;
@@ -305,7 +862,7 @@ $body$;
 
 
 def upgrade() -> None:
-    for part in (LIMITS, PROFILES, UNIQUE, ENQUEUE):
+    for part in (LIMITS, ADMISSION, PROFILES, UNIQUE, ENQUEUE):
         # A colon is a colon here, never a parameter.
         op.execute(sa.text(part.strip().removesuffix(";").replace(":", r"\:")))
 

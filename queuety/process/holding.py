@@ -50,8 +50,10 @@ class Holding:
         self._jobs = jobs
         self.page = worker.page
         self.batch = Batch(jobs[0].lease)
+        self.batch.freed = {key for job in jobs if job.limits or job.metered for key in job.keys}
         self.done = 0
         self.queues: list[str] = []  # of the jobs that were run
+        self.late = 0  # jobs with a rate that could not begin soon enough
 
     def run(self) -> float:
         """Run the jobs; returns the seconds spent. What is not begun is in the batch to be given back."""
@@ -69,6 +71,10 @@ class Holding:
             handler = worker.registry.get(job.handler)
             if handler is None or page.cancel == job.id:
                 self._pass_over(slot, job, cancelled=handler is not None)
+                continue
+            if job.limits and self._too_late(job):
+                self.late += 1
+                self._give_back(slot, slot + 1)
                 continue
             if worker.room is not None:
                 declined = worker.room.declines(job.handler, fresh=worker.untouched and not self.done)
@@ -116,12 +122,20 @@ class Holding:
         self.page.settled = time.monotonic()
         batch.clear()
 
-    def _give_back(self, slot: int) -> None:
+    def _give_back(self, slot: int, end: int | None = None) -> None:
         """Let the next settlement give back what is held from `slot` on."""
-        for place in range(slot, len(self._jobs)):
+        for place in range(slot, len(self._jobs) if end is None else end):
             if self.page.marks[place] == Mark.HELD:
                 self.page.marks[place] = Mark.DROPPED
-                self._book(self._jobs[place], GiveBack())
+                job = self._jobs[place]
+                self._book(job, GiveBack())
+                if job.limits:
+                    self.batch.unstarted += [key for key in job.keys if key.startswith("rate:")]
+
+    def _too_late(self, job: Claimed) -> bool:
+        """Whether a job with a rate would begin later than its claim has promised."""
+        late = time.monotonic() - self.page.looked > self._worker.guard_s
+        return late and any(key.startswith("rate:") for key in job.keys)
 
     def _run_one(self, slot: int, job: Claimed, handler: Handler[..., Any]) -> bool:
         """Run one job to its outcome and book it; False if the keeper had taken it back."""

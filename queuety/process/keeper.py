@@ -40,6 +40,7 @@ STILL_S = 0.02  # between revoking a lease and reading what is begun; longer tha
 HOUR_S = 3600.0
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
+PLACES = 500  # jobs unparked for one key at a time
 UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
 ENDS = 20  # a flush ends though jobs were unparked so often if none of them was begun
@@ -56,6 +57,8 @@ class Keeper:
         self._poke_fd = poke_fd
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
+        self._budgets = claims.budgets(plan.settings)
+        self._refilled: str | None = None  # the key to go on after
         self._coroner = Coroner()
         self._waiting = Waiting(plan, ledger)
         self._conn: bounded.Bounded | None = None
@@ -351,10 +354,11 @@ class Keeper:
     def _look(self, conn: connect.Connection, now: float) -> None:
         next_s = self._sleepers.look(conn, now)
         if next_s is not None and next_s < self.plan.settings.worker_sleep:
-            self._next["poll"] = min(self._next["poll"], now + max(next_s, 0.0) + 0.001)
+            self._again_by(now + max(next_s, 0.0) + 0.001)
 
     def _poll(self, conn: connect.Connection, now: float) -> None:
         self._coroner.watch()
+        self._refill(conn, now)
         if self._sleepers.asleep():
             self._look(conn, now)
         held = self._held(now, 0.5)
@@ -370,6 +374,19 @@ class Keeper:
             self._next["count"] = now + interval_s
             due, _ = claims.look(conn, self._sleepers.lanes, scale.COUNTED)
             self._wire.send({"backlog": due})
+
+    def _refill(self, conn: connect.Connection, now: float) -> None:
+        """Unpark what there is room for, and come back when a rate has more."""
+        _, next_s, self._refilled = claims.refill(
+            conn, self._sleepers.lanes, self._budgets, places=PLACES, after=self._refilled
+        )
+        if self._refilled is not None:
+            self._again_by(now)
+        elif next_s is not None:
+            self._again_by(now + max(next_s, 0.0) + 0.001)
+
+    def _again_by(self, moment: float) -> None:
+        self._next["poll"] = min(self._next["poll"], moment)
 
     def _unpark(self, conn: connect.Connection) -> None:
         """Unpark what waits for a handler that our workers have, and what has waited for too long."""
@@ -399,6 +416,7 @@ class Keeper:
         if done.total >= BATCH:
             self._next["recover"] = 0.0
         if done.total:
+            self._again_by(0.0)  # what they held is somebody else's now
             log.warning(
                 "recovered %d jobs: %d retried, %d buried, %d cancelled",
                 done.total,

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from queuety.errors import JobCancelled, TimeLimitExceeded
+from queuety.policy.guard import SHORTEST_S, next_guard
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
 from queuety.policy.shares import Shares
@@ -20,7 +21,7 @@ from queuety.process import memory
 from queuety.process.alarm import Alarm
 from queuety.process.holding import Holding
 from queuety.process.host import end_own_group, own_memory
-from queuety.process.ledger import SLOTS, Cut, Page, Phase
+from queuety.process.ledger import SLOTS, Counter, Cut, Page, Phase
 from queuety.process.output import Standard
 from queuety.process.plan import Mode, Plan
 from queuety.process.profiler import Profiler
@@ -41,6 +42,7 @@ REWIND_S = 0.25  # a claim starts from the front of its lanes at least so often
 HOT_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # polls after work, before going to sleep
 OWN_LOOK_S = 10  # a sleeper looks by itself after so many poll intervals, should the keeper be gone
 MEMORY_CHECK_S = 0.2
+PLACES = 500  # jobs unparked for one key at a time
 POKE_S = 0.02
 QUEUE_OF = attrgetter("queue")
 AGAIN_S = (
@@ -67,6 +69,8 @@ class Worker:
         self._shares = Shares(plan.weights) if any(plan.weights.values()) else None
         self.runner = Runner()
         self.backoff = Backoff(kind=self.settings.retry_backoff)
+        self.guard_s = SHORTEST_S  # within which what the last claim brought must begin, if it has a rate
+        self._budgets = claims.budgets(self.settings)
         self.pace: dict[str, float] = {}  # seconds a handler takes, a moving mean
         # The caller's own process is not ours to measure or to replace.
         wary = self.settings.resource_admission and not lone
@@ -129,7 +133,7 @@ class Worker:
         while True:
             leaving = self._must_leave()
             from_front = self._rewind()
-            jobs = self._turn(None if leaving else self._want())
+            jobs, refused = self._turn(None if leaving else self._want())
             if self.profiler is not None:
                 self._share(self.profiler, jobs, last=bool(leaving))
             if leaving:
@@ -143,12 +147,17 @@ class Worker:
                 holding = self._holding = Holding(self, jobs)
                 took = holding.run()
                 self.page.worked += took
+                self.guard_s = next_guard(self.guard_s, self.page.claimed - self.page.looked)
                 if self._standard is not None:
                     self._standard.put_back()
                 self._done += holding.done
                 if self._shares:
                     self._shares.ran(holding.queues)
                 self._size = next_size(self._size, holding.done, took)
+                if holding.late:
+                    self._size = max(1, min(self._size, holding.done))
+            if refused:
+                continue  # there may be work behind what had to be parked
             if len(jobs) < self._size_asked and not from_front:
                 self._lanes.rewind()  # came back short: what is behind the cursors comes next
             elif not jobs and not self._idle():
@@ -207,7 +216,15 @@ class Worker:
         self._size_asked = size
         if self._shares:
             self._lanes.arrange(self._shares.plan(size))
-        return Want(self._lanes, size, self.name, self.settings.stale_timeout, tuple(self.skip))
+        return Want(
+            self._lanes,
+            size,
+            self.name,
+            self.settings.stale_timeout,
+            tuple(self.skip),
+            self._budgets,
+            self.guard_s,
+        )
 
     def _rewind(self) -> bool:
         """Start from the front of the lanes now and then; True if the next claim does."""
@@ -218,19 +235,22 @@ class Worker:
             self._rewound = now
         return self._lanes.at_front
 
-    def _turn(self, want: Want | None) -> list[Claimed]:
-        """Settle what is done and claim, through whatever the database does meanwhile."""
+    def _turn(self, want: Want | None) -> tuple[list[Claimed], int]:
+        """Settle what is done and claim, through whatever the database does meanwhile.
+
+        Returns the jobs, and how many others had to be parked for want of room.
+        """
         page = self.page
         batch = self._holding.batch if self._holding else None
         if batch is None and want is None:
-            return []
+            return [], 0
         failures = 0
         while True:
             page.phase = Phase.LOOKING
             page.looked = time.monotonic()
             page.claiming = 1 if want else 0
             try:
-                settled, jobs = claims.turn(self.connection(), batch, want)
+                settled, jobs, refused, left = claims.turn(self.connection(), batch, want)
                 break
             except connect.TROUBLE as error:
                 failures += 1
@@ -239,7 +259,7 @@ class Worker:
                 elif connect.lost(error):
                     self._reconnect(error)
                     if batch is None and self.leaving:
-                        return []  # nothing in hand: leaving does not wait for the database
+                        return [], 0  # nothing in hand: leaving does not wait for the database
                 elif connect.unstorable(error) and batch and failures < 3:
                     log.error("details cannot be stored, the bare outcomes are: %s", redact_text(str(error)))
                     batch.strip()
@@ -259,7 +279,11 @@ class Worker:
             page.hold(jobs[0].lease, [job.id for job in jobs])
             page.claimed = time.monotonic()
         page.claiming = 0
-        return jobs
+        if refused:
+            page.count_one(Counter.PARKED, refused)
+        if left:
+            self.poke()  # it is for another worker
+        return jobs, refused
 
     def _share(self, profiler: Profiler, jobs: list[Claimed], *, last: bool) -> None:
         """Share what runs have taken and learn what these jobs' handlers take, between the turns.
@@ -395,6 +419,8 @@ class Worker:
         """Wait for work; False if an empty queue is a reason to leave."""
         page, mode = self.page, self.plan.mode
         page.empty = page.looked
+        if mode is not Mode.WORK and not self._pause and self._refill():
+            return True
         if mode is Mode.ONCE or (mode is Mode.FLUSH and self.lone):
             return False
         self._check_descriptors()
@@ -415,6 +441,22 @@ class Worker:
             self._sleep(self.settings.worker_sleep * OWN_LOOK_S)
             self._lanes.rewind()
         return True
+
+    def _refill(self) -> bool:
+        """Unpark what there is room for; True if there was any. A one-shot run may have no keeper that has done it."""
+        after: str | None = None
+        found = 0
+        try:
+            while True:
+                unparked, _, after = claims.refill(
+                    self.connection(), self._lanes, self._budgets, places=PLACES, after=after
+                )
+                found += unparked
+                if after is None:
+                    return found > 0
+        except connect.TROUBLE as error:
+            log.warning("cannot look for parked jobs: %s", connect.unreachable(error).message)
+            return False
 
     def _sleep(self, seconds: float) -> None:
         if self.leaving:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, assert_never
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo, GiveBack, Priority, Settlement
+from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo, GiveBack, Limits, Priority, Settlement
 from queuety.store.connect import Connection
 from queuety.store.pipeline import Step, transaction
 from queuety.store.statements import array, statement, texts
+
+if TYPE_CHECKING:
+    from queuety.settings import Settings
 
 FRONT = float("-inf")
 LARGEST_CAP = 2**31 - 1
@@ -32,6 +36,14 @@ class Claimed(NamedTuple):
     tags: list[str] | None
     backoff: str | None
     parked_s: float | None
+    limits: str | None
+    metered: bool | None
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys whose places and units its run takes."""
+        keys = Limits.from_json(self.limits).keys if self.limits else []
+        return [*keys, f"queue:{self.queue}"] if self.metered else keys
 
 
 class Facts(NamedTuple):
@@ -60,6 +72,7 @@ class Lanes:
         self._place = {pair: index for index, pair in enumerate(self._pairs)}
         self._at = [FRONT] * len(self._pairs)
         self._id = [0] * len(self._pairs)
+        self.order_of_queues = texts(queues)
         self.at_front = True
         self.arrange([(queues, LARGEST_CAP)])
 
@@ -111,11 +124,35 @@ class Lanes:
         return jobs
 
 
+@dataclass(frozen=True)
+class Budgets:
+    """Cost budgets by the settings: name of a queue or group to units that may run at a time."""
+
+    queues: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """As the statements take them."""
+        return {
+            "queue_budgets": json.dumps(dict(self.queues)),
+            "group_budgets": json.dumps(dict(self.groups)),
+        }
+
+
+NO_BUDGETS = Budgets()
+
+
+def budgets(settings: Settings) -> Budgets:
+    return Budgets(settings.resource_queue_cost_budgets or {}, settings.resource_group_cost_budgets or {})
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """A claim to be made.
 
     size: jobs at most, >= 1.  stale_s: how long the lease lasts, seconds.  skip: handlers that are left to others.
+    guard_s: seconds from the call within which a job with a rate begins; the caller gives back what is later.
     """
 
     lanes: Lanes
@@ -123,6 +160,21 @@ class Want:
     worker: str
     stale_s: float
     skip: tuple[str, ...] = ()
+    budgets: Budgets = NO_BUDGETS
+    guard_s: float = 0.01
+
+
+class Turn(NamedTuple):
+    """What a turn did. settled: jobs of the batch (fewer than it has: their leases were lost).
+
+    jobs: claimed, in the order in which they are to run.  refused: how many others there was no room for; they are
+    parked.  left: how many were unparked and left to others.
+    """
+
+    settled: int
+    jobs: list[Claimed]
+    refused: int = 0
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -136,6 +188,8 @@ class Batch:
     cancelled: list[int] = field(default_factory=list)
     given_back: list[int] = field(default_factory=list)
     parked: list[tuple[int, str]] = field(default_factory=list)
+    freed: set[str] = field(default_factory=set)  # keys that have room once this is settled
+    unstarted: list[str] = field(default_factory=list)  # rate keys of jobs given back before they began
 
     def add(self, job_id: int, settlement: Settlement, began_s: float = 0.0, ended_s: float = 0.0) -> None:
         """Note a settlement. began_s, ended_s: seconds after the claim, for the finished row."""
@@ -157,6 +211,7 @@ class Batch:
         """Forget everything: it has been settled."""
         for part in (self.completed, self.again, self.buried, self.cancelled, self.given_back, self.parked):
             part.clear()
+        self.unstarted.clear()  # but for what is freed: that is for the next claim
 
     def strip(self) -> None:
         """Leave the bare outcomes, without results, errors and notes that the database refuses."""
@@ -177,19 +232,33 @@ class Batch:
         )
 
 
-def turn(conn: Connection, batch: Batch | None, want: Want | None) -> tuple[int, list[Claimed]]:
-    """Settle `batch` and claim what `want` asks for, in one transaction and one round trip.
+def turn(conn: Connection, batch: Batch | None, want: Want | None) -> Turn:
+    """Settle `batch`, claim what `want` asks for and admit it, in one transaction and one round trip.
 
-    Returns how many jobs of the batch were really settled (fewer: their leases were lost) and the
-    claimed jobs in the order in which they are to run.
+    What the batch has freed is refilled first, in order, so that a key's next job can be among the claimed.
     """
-    settling = _settlements(batch) if batch else []
-    claiming = [_claim(want)] if want else []
-    answers = transaction(conn, [Step("pin", {}), *settling, *claiming])
+    settling = [] if batch is None else _settlements(batch)
+    steps = [Step("pin", {}), *settling]
+    if batch is not None and batch.unstarted:
+        steps.append(Step("unstart", {"lease": str(batch.lease), "keys": texts(batch.unstarted)}))
+    refilling = want is not None and batch is not None and bool(batch.freed)
+    if want is not None:
+        if refilling and batch is not None:
+            steps.append(_refill(sorted(batch.freed), want.lanes, want.budgets, places=1, each=want.size))
+        steps += [_claim(want), _admit(want)]
+    answers = transaction(conn, steps)
     settled = sum(answer.affected for answer in answers[1 : 1 + len(settling)])
     if want is None:
-        return settled, []
-    return settled, want.lanes.order([Claimed._make(row) for row in answers[-1].rows])
+        return Turn(settled, [])
+    jobs = [Claimed._make(row) for row in answers[-2].rows]
+    refused = {row[0] for row in answers[-1].rows}
+    unparked = answers[-3].rows[0][0] if refilling else 0
+    left = (
+        unparked - sum(job.limits is not None or job.metered is not None for job in jobs) if unparked else 0
+    )
+    if refused:
+        jobs = [job for job in jobs if job.id not in refused]
+    return Turn(settled, want.lanes.order(jobs), len(refused), max(left, 0))
 
 
 def settle(conn: Connection, batch: Batch) -> int:
@@ -290,6 +359,18 @@ def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:
     return (row[0], row[1]) if row else (0, None)
 
 
+def refill(
+    conn: Connection, lanes: Lanes, budgets: Budgets, *, places: int, after: str | None = None
+) -> tuple[int, float | None, str | None]:
+    """Unpark what there is room for, of all keys after one; the keys are too many for one call if one comes back.
+
+    Returns how many were unparked, the seconds until a rate has room again, and the key to go on after.
+    """
+    step = _refill(None, lanes, budgets, places=places, each=1, after=after)
+    row = _run(conn, step.name, **step.values).fetchone()
+    return (row[0], row[1], row[2]) if row else (0, None, None)
+
+
 def unpark(conn: Connection, keys: list[str], size: int) -> int:
     """Unpark up to `size` jobs of each key, in order; returns how many."""
     return int(_run(conn, "unpark", keys=keys, size=size).rowcount)
@@ -336,6 +417,36 @@ def _claim(want: Want) -> Step:
             "worker": want.worker,
             "stale": str(want.stale_s),
             "skip": texts(want.skip),
+            "budgeted": texts(list(want.budgets.queues)),
+        },
+    )
+
+
+def _admit(want: Want) -> Step:
+    return Step(
+        "admit",
+        {"lanes": want.lanes.order_of_queues, "guard": str(want.guard_s), **want.budgets.values},
+    )
+
+
+def _refill(
+    keys: list[str] | None,
+    lanes: Lanes,
+    budgets: Budgets,
+    *,
+    places: int,
+    each: int,
+    after: str | None = None,
+) -> Step:
+    return Step(
+        "refill",
+        {
+            "keys": None if keys is None else texts(keys),
+            "lanes": lanes.order_of_queues,
+            "places": str(places),
+            "each": str(each),
+            "after": after,
+            **budgets.values,
         },
     )
 

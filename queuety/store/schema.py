@@ -22,6 +22,8 @@ _NEEDED = {
     "profiles": _DATA,
     "unique_keys": _DATA,
     "held_keys": "SELECT",
+    "meters": _DATA,
+    "starts": _DATA,
     "sleepers": _DATA,
     "all_jobs": "SELECT",
     "leases": "USAGE",

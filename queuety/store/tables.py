@@ -91,11 +91,31 @@ Index("jobs_leases", jobs.c.lease_until, postgresql_where=text("lease_until IS N
 Index(
     "jobs_parked",
     jobs.c.parked_on,
+    jobs.c.queue,
     jobs.c.priority,
     jobs.c.available_at,
     jobs.c.id,
     postgresql_where=text("parked_on IS NOT NULL"),
+    postgresql_ops={"parked_on": "text_pattern_ops"},
 )
+Index(
+    "jobs_limited",
+    jobs.c.lease,
+    postgresql_where=text("lease_until IS NOT NULL AND (limits IS NOT NULL OR metered)"),
+)
+Index(
+    "jobs_group",
+    text("(limits ->> 'group')"),
+    _table=jobs,
+    postgresql_where=text("limits ->> 'group' IS NOT NULL AND parked_on IS NULL"),
+)
+Index(
+    "jobs_rate",
+    text("(limits ->> 'rate_key')"),
+    _table=jobs,
+    postgresql_where=text("limits ->> 'rate_key' IS NOT NULL AND state = 'pending' AND parked_on IS NULL"),
+)
+Index("jobs_metered", jobs.c.queue, postgresql_where=text("metered AND lease_until IS NOT NULL"))
 
 finished_jobs = Table(
     "finished_jobs",
@@ -204,6 +224,30 @@ profiles = Table(
     Column("passing", BigInteger),
     PrimaryKeyConstraint("handler", "minute", name="profiles_pkey"),
 )
+
+meters = Table(
+    "meters",
+    metadata,
+    _required("kind", Text),
+    _required("name", Text),
+    Column("concurrency", Integer),
+    Column("budget", Integer),
+    Column("rate_count", Integer),
+    Column("rate_s", Double),
+    _required("set_at", Time, "now()"),
+    PrimaryKeyConstraint("kind", "name", name="meters_pkey"),
+)
+
+starts = Table(
+    "starts",
+    metadata,
+    _required("key", Text),
+    _required("lease", BigInteger),
+    _required("begun_by", Time),
+    _required("starts", Integer),
+    PrimaryKeyConstraint("key", "lease", name="starts_pkey"),
+)
+Index("starts_window", starts.c.key, starts.c.begun_by)
 
 sleepers = Table(
     "sleepers",

@@ -18,7 +18,7 @@ from queuety.errors import DuplicateJob
 from queuety.model import NewJob
 from queuety.names import quoted
 from queuety.store.caller import atomically, fetch, run
-from queuety.store.enqueue import SMALL_CHUNK, as_json, insert_many, new_ids
+from queuety.store.enqueue import SMALL_CHUNK, Crowd, as_json, insert_many, new_ids
 from queuety.store.statements import statement
 from queuety.store.transactions import FIRST_PAUSE_S, TRIES
 from queuety.unique import key_of
@@ -56,6 +56,7 @@ def one(conn: Any, job: NewJob, payload: str) -> int | None:
         "due": job.at,
         "tags": list(job.tags) or None,
         "backoff": job.backoff,
+        "limits": job.limits,
         "unique_key": key,
         "unique_until": job.until,
         "unique_for": job.unique_for_s,
@@ -175,9 +176,12 @@ def _write(conn: Any, spool: _Spool) -> numbers[int]:
     while chunk := list(itertools.islice(groups, CHUNK)):
         _settle(conn, spool, plan, chunk, locking)
     rows: list[dict[str, Any]] = []
+    crowd = Crowd()
     for place, source in enumerate(plan.source):
         if source >= 0:
-            rows.append(_row(own[place], spool.job(source), spool.keys[source], spool.payload(source)))
+            job = spool.job(source)
+            row = _row(own[place], job, spool.keys[source], spool.payload(source))
+            rows.append(row | {"parked_on": crowd.parked_on(job)})
         if rows and (len(rows) == SMALL_CHUNK or place == len(spool) - 1):
             insert_many(conn, rows)
             rows.clear()

@@ -8,7 +8,7 @@ WITH gone AS (
         AND j.state = 'processing'
     RETURNING
         j.id, j.available_at, j.created_at, j.claimed_at, j.attempts, j.max_attempts, j.priority, j.queue,
-        j.handler, j.payload, j.tags, j.unique_key, j.unique_until, j.worker, j.backoff
+        j.handler, j.payload, j.tags, j.unique_key, j.unique_until, j.worker, j.backoff, j.limits
 ),
 run AS MATERIALIZED (
     SELECT r.id, r.error, r.began, r.ended
@@ -23,7 +23,7 @@ noted AS (
 )
 INSERT INTO queuety.buried_jobs (
     id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, queue,
-    handler, payload, error, tags, unique_key, unique_until, worker, backoff
+    handler, payload, error, tags, unique_key, unique_until, worker, backoff, limits
 )
 SELECT
     gone.id, gone.available_at, gone.created_at,
@@ -31,7 +31,7 @@ SELECT
     gone.claimed_at + make_interval(secs => run.ended),
     gone.attempts, gone.max_attempts, gone.priority, gone.queue,
     gone.handler, gone.payload, run.error, gone.tags, gone.unique_key, gone.unique_until, gone.worker,
-    gone.backoff
+    gone.backoff, gone.limits
 FROM gone
 INNER JOIN run ON run.id = gone.id
 RETURNING id

@@ -7,7 +7,7 @@ WITH gone AS (
         AND j.state = 'pending'
     RETURNING
         j.id, j.available_at, j.created_at, j.claimed_at, j.attempts, j.max_attempts, j.priority, j.queue,
-        j.handler, j.payload, j.tags, j.unique_key, j.unique_until, j.worker, j.backoff
+        j.handler, j.payload, j.tags, j.unique_key, j.unique_until, j.worker, j.backoff, j.limits
 ),
 noted AS (
     INSERT INTO queuety.job_events (job_id, attempt, type, data)
@@ -16,11 +16,11 @@ noted AS (
 )
 INSERT INTO queuety.buried_jobs (
     id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, queue,
-    handler, payload, error, tags, unique_key, unique_until, worker, backoff
+    handler, payload, error, tags, unique_key, unique_until, worker, backoff, limits
 )
 SELECT
     gone.id, gone.available_at, gone.created_at, gone.claimed_at, statement_timestamp(), gone.attempts,
     gone.max_attempts, gone.priority, gone.queue, gone.handler, gone.payload, %(error)s::json, gone.tags,
-    gone.unique_key, gone.unique_until, gone.worker, gone.backoff
+    gone.unique_key, gone.unique_until, gone.worker, gone.backoff, gone.limits
 FROM gone
 RETURNING id

@@ -7,15 +7,15 @@ WITH gone AS (
         AND j.state = 'pending'
     RETURNING
         j.id, j.available_at, j.created_at, j.claimed_at, j.attempts, j.max_attempts, j.priority, j.queue,
-        j.handler, j.payload, j.error, j.tags, j.unique_key, j.unique_until, j.worker
+        j.handler, j.payload, j.error, j.tags, j.unique_key, j.unique_until, j.worker, j.limits
 )
 INSERT INTO queuety.finished_jobs (
     id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, state, queue,
-    handler, payload, error, tags, unique_key, unique_until, worker
+    handler, payload, error, tags, unique_key, unique_until, worker, limits
 )
 SELECT
     gone.id, gone.available_at, gone.created_at, gone.claimed_at, statement_timestamp(), gone.attempts,
     gone.max_attempts, gone.priority, 'cancelled', gone.queue, gone.handler, gone.payload, gone.error, gone.tags,
-    gone.unique_key, gone.unique_until, gone.worker
+    gone.unique_key, gone.unique_until, gone.worker, gone.limits
 FROM gone
 RETURNING id

@@ -4,8 +4,10 @@
 -- after_at float8[] (seconds since 1970, -Infinity: the front), after_id bigint[]: each lane's cursor.
 -- skip text[]: handlers that this claim leaves to others.
 -- size int.  worker text: the claimer's name.  stale float8: seconds that the lease lasts.
+-- budgeted text[]: queues with a cost budget by the settings; what the meters say comes on top.
 -- Returns what a run needs; the rows come in any order (sort by lane, available_at, id).
 -- Locks: the claimed rows; locked rows are skipped.  Index: jobs_claim, then jobs_pkey.
+-- The lease is noted in the transaction, for admit.sql, which must follow: until then nothing of this may run.
 -- id = ANY (…) rather than a join: the planner then has no other way into the table than the primary key.
 WITH lanes AS MATERIALIZED (
     SELECT lane.queue, lane.priority, to_timestamp(lane.after_at) AS after_at, lane.after_id, lane.line
@@ -21,6 +23,11 @@ WITH lanes AS MATERIALIZED (
         ),
         false
     )
+),
+metered AS MATERIALIZED (
+    SELECT %(budgeted)s::text[] || ARRAY(
+        SELECT m.name FROM queuety.meters AS m WHERE m.kind = 'queue' AND m.budget IS NOT NULL
+    ) AS queues
 ),
 picked AS MATERIALIZED (
     SELECT job.id
@@ -50,7 +57,8 @@ picked AS MATERIALIZED (
 UPDATE queuety.jobs AS j
 SET state = 'processing',
     attempts = j.attempts + 1,
-    lease = (SELECT nextval('queuety.leases')),
+    lease = (SELECT set_config('queuety.lease', nextval('queuety.leases')::text, true)::bigint),
+    metered = CASE WHEN j.queue = ANY ((SELECT metered.queues FROM metered)::text[]) THEN true END,
     worker = %(worker)s,
     claimed_at = statement_timestamp(),
     lease_until = statement_timestamp() + make_interval(secs => %(stale)s::float8)
@@ -58,4 +66,5 @@ WHERE j.id = ANY (ARRAY(SELECT picked.id FROM picked))
 RETURNING
     j.id, j.lease, j.handler, j.payload::text, j.attempts, j.max_attempts, j.queue, j.priority,
     extract(EPOCH FROM j.available_at)::float8, extract(EPOCH FROM j.created_at)::float8, j.tags,
-    j.backoff::text, extract(EPOCH FROM statement_timestamp() - j.parked_at)::float8
+    j.backoff::text, extract(EPOCH FROM statement_timestamp() - j.parked_at)::float8,
+    j.limits::text, j.metered

@@ -16,18 +16,27 @@ taken AS MATERIALIZED (
 ),
 job AS (
     INSERT INTO queuety.jobs (
-        id, handler, payload, queue, priority, max_attempts, available_at, tags, unique_key, unique_until, backoff
+        id, handler, payload, queue, priority, max_attempts, available_at, tags, unique_key, unique_until, backoff,
+        limits, parked_on, parked_at
     )
     SELECT
         taken.id, %(handler)s, %(payload)s::json, %(queue)s, %(priority)s::smallint, %(max_attempts)s::int,
-        coalesce(
-            %(due)s::timestamptz,
-            statement_timestamp() + make_interval(secs => coalesce(%(delay)s::float8, 0))
-        ),
-        %(tags)s::text[], %(unique_key)s, %(unique_until)s, %(backoff)s::json
+        due.at, %(tags)s::text[], %(unique_key)s, %(unique_until)s, %(backoff)s::json, due.limits, waits.key,
+        CASE WHEN waits.key IS NOT NULL THEN statement_timestamp() END
     FROM taken
+    CROSS JOIN (
+        SELECT
+            coalesce(
+                %(due)s::timestamptz,
+                statement_timestamp() + make_interval(secs => coalesce(%(delay)s::float8, 0))
+            ) AS at,
+            %(limits)s::jsonb AS limits
+    ) AS due
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN due.at <= statement_timestamp() THEN queuety.waits_for(due.limits) END AS key
+    ) AS waits
     WHERE taken.holder = taken.id
-    RETURNING id, queue, available_at
+    RETURNING id, queue, available_at, parked_on
 )
 SELECT
     taken.holder,
@@ -35,7 +44,7 @@ SELECT
     (
         SELECT pg_notify('queuety', 'q:' || s.queue)
         FROM queuety.sleepers AS s
-        WHERE s.queue = job.queue AND job.available_at <= statement_timestamp()
+        WHERE s.queue = job.queue AND job.available_at <= statement_timestamp() AND job.parked_on IS NULL
         LIMIT 1
     )
 FROM taken

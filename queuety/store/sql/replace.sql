@@ -7,10 +7,11 @@
 WITH content AS MATERIALIZED (
     SELECT
         c.id, c.handler, c.payload, c.queue, c.priority, c.max_attempts, c.delay, c.due, c.tags, c.unique_until,
-        c.unique_for, c.backoff
+        c.unique_for, c.backoff, c.limits
     FROM json_to_recordset(%(jobs)s::json) AS c (
         id bigint, handler text, payload text, queue text, priority smallint, max_attempts int, delay float8,
-        due timestamptz, tags text[], unique_until text, unique_for float8, backoff text
+        due timestamptz, tags text[], unique_until text, unique_for float8, backoff text,
+        limits text
     )
 ),
 job AS (
@@ -27,6 +28,7 @@ job AS (
         tags = content.tags,
         unique_until = content.unique_until,
         backoff = content.backoff::json,
+        limits = content.limits::jsonb,
         error = NULL,
         parked_on = NULL,
         parked_at = NULL

@@ -7,7 +7,7 @@
 WITH picked AS MATERIALIZED (
     SELECT
         b.id, b.finished_at, b.created_at, b.attempts, b.max_attempts, b.priority, b.queue, b.handler, b.payload,
-        b.error, b.tags, b.unique_key, b.unique_until, b.backoff
+        b.error, b.tags, b.unique_key, b.unique_until, b.backoff, b.limits
     FROM queuety.buried_jobs AS b
     WHERE b.id BETWEEN %(first)s::bigint AND %(last)s::bigint
         AND (%(handler)s::text IS NULL OR b.handler = %(handler)s::text)
@@ -34,12 +34,12 @@ taken AS MATERIALIZED (
 job AS (
     INSERT INTO queuety.jobs (
         id, available_at, created_at, max_attempts, priority, queue, handler, payload, tags, unique_key,
-        unique_until, backoff, error
+        unique_until, backoff, error, limits
     )
     SELECT
         picked.id, statement_timestamp(), picked.created_at, picked.max_attempts, picked.priority, picked.queue,
         picked.handler, picked.payload, picked.tags, picked.unique_key, picked.unique_until,
-        picked.backoff, picked.error
+        picked.backoff, picked.error, picked.limits
     FROM picked
     WHERE picked.unique_key IS NULL
         OR picked.unique_until = 'window'

@@ -7,7 +7,7 @@
 WITH picked AS MATERIALIZED (
     SELECT
         f.id, f.finished_at, f.created_at, f.attempts, f.max_attempts, f.priority, f.queue, f.handler, f.payload,
-        f.error, f.tags, f.unique_key, f.unique_until
+        f.error, f.tags, f.unique_key, f.unique_until, f.limits
     FROM queuety.finished_jobs AS f
     WHERE f.id = %(id)s::bigint
         AND f.state = 'cancelled'
@@ -31,11 +31,12 @@ taken AS MATERIALIZED (
 job AS (
     INSERT INTO queuety.jobs (
         id, available_at, created_at, max_attempts, priority, queue, handler, payload, tags, unique_key,
-        unique_until, error
+        unique_until, error, limits
     )
     SELECT
         picked.id, statement_timestamp(), picked.created_at, picked.max_attempts, picked.priority, picked.queue,
-        picked.handler, picked.payload, picked.tags, picked.unique_key, picked.unique_until, picked.error
+        picked.handler, picked.payload, picked.tags, picked.unique_key, picked.unique_until, picked.error,
+        picked.limits
     FROM picked
     WHERE picked.unique_key IS NULL
         OR picked.unique_until = 'window'

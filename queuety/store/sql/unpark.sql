@@ -1,4 +1,4 @@
--- Unpark up to `size` of the oldest jobs parked on each of `keys`, in order.
+-- Unpark up to `size` of the jobs parked on each of `keys`, in order: what they wait for is there.
 -- keys text[].  size int.  Returns the number of jobs for each queue.
 -- Locks: the rows; locked rows are skipped.  Index: jobs_parked, then jobs_pkey.
 WITH picked AS MATERIALIZED (
@@ -8,7 +8,7 @@ WITH picked AS MATERIALIZED (
         SELECT j.id
         FROM queuety.jobs AS j
         WHERE j.parked_on = wanted.key
-        ORDER BY j.priority, j.available_at, j.id
+        ORDER BY j.queue, j.priority, j.available_at, j.id
         LIMIT %(size)s
         FOR UPDATE SKIP LOCKED
     ) AS job
