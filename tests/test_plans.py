@@ -364,6 +364,19 @@ def test_a_claim_that_finds_nothing_reads_next_to_nothing(conn):
         assert blocks(plan) < 100
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_claim_of_several_lines_reads_little_and_keeps_to_their_caps(conn, size):
+    own = Lanes(("empty", "paused", "elsewhere", "default"))
+    own.arrange([(("empty", "paused"), size), (("default",), max(1, size // 4)), (("elsewhere",), size)])
+    with conn.transaction(force_rollback=True):
+        conn.execute(statement("pin"))
+        plan = explained(conn, "claim", generic=True, run=True, size=size, **own.values())
+
+        assert plan["Plan"]["Actual Rows"] == size
+        assert not whole_reads(conn, plan["Plan"])
+        assert blocks(plan) < 400 + 40 * size
+
+
 def test_a_look_reads_next_to_nothing(conn):
     own = lanes("empty", "paused", "default")
     with conn.transaction(force_rollback=True):

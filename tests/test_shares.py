@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from queuety import Queuety
 from queuety.policy.shares import EVERY, Shares, effective, quotas
+from queuety.store import claims
+from queuety.store.claims import LARGEST_CAP, Lanes, Want
 from queuety.store.connect import Connection
 from tests.daemon import daemon, read_ledger, until
 
@@ -138,7 +140,7 @@ def test_nobody_waits_for_ever_whatever_the_others_do(strict, weights, sizes, se
 
     share = effective({queue: weight for queue, weight in weights.items() if weight})[watched]
     # Of a claim of many some may get too much, which is made up for later.
-    bound = (EVERY if strict else 1) * (2 / share + len(weights) * max(sizes))
+    bound = (EVERY if strict else 1) * (2 / share + (len(weights) + 2) * max(sizes))
     assert line.waits(watched) <= bound
 
 
@@ -202,6 +204,47 @@ def test_quotas_are_the_whole(size, queues):
     shares = {str(number): share for number, (_, share) in enumerate(queues)}
 
     assert sum(quotas(size, clocks, shares).values()) == size
+
+
+# ── the claim ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def claimed(conn: Connection, lanes: Lanes, size: int) -> list[tuple[str, int]]:
+    jobs = claims.turn(conn, None, Want(lanes, size, "w#1", 60.0))[1]
+    return [(job.queue, job.priority) for job in jobs]
+
+
+def test_a_line_gives_no_more_than_its_cap_the_highest_priority_first(conn):
+    for priority in (3, 0):
+        fill(conn, "ok", {"a": 5, "b": 5}, priority)
+    lanes = Lanes(("a", "b"))
+    lanes.arrange([(("b",), 7), (("a",), 2)])
+
+    assert claimed(conn, lanes, 100) == [("a", 0)] * 2 + [("b", 0)] * 5 + [("b", 3)] * 2
+
+
+def test_the_first_lines_come_first_when_the_claim_is_full(conn):
+    fill(conn, "ok", {"a": 5, "b": 5})
+    lanes = Lanes(("a", "b"))
+    lanes.arrange([(("b",), 3), (("a",), 5)])
+
+    assert claimed(conn, lanes, 4) == [("a", 2)] + [("b", 2)] * 3
+
+
+def test_lanes_keep_their_cursors_in_another_order(conn):
+    fill(conn, "ok", {"a": 2, "b": 2})
+    lanes = Lanes(("a", "b"))
+    claimed(conn, lanes, 3)
+    before = lanes.values()
+
+    lanes.arrange([(("b",), 1), (("a",), 1)])
+    there = lanes.values()
+    lanes.arrange([(("a", "b"), LARGEST_CAP)])
+
+    assert lanes.values() == before
+    at, other = (values["after_id"].strip("{}").split(",") for values in (before, there))
+    assert other == at[4:] + at[:4]
+    assert set(at) != {"0"}
 
 
 # ── real workers ──────────────────────────────────────────────────────────────────────────────────

@@ -34,8 +34,10 @@ class Shares:
         self._busy: set[str] = (
             set()
         )  # weighted queues that had more than they were asked for, when last walked
+        self._steady: set[str] = set()  # those that were so before the last claim and after it
         self._strict_busy = False
         self._strict_came = 0
+        self._size = 0  # of the last claim
         self._owed = 0  # strict jobs run since the weighted ones had their one in EVERY
         self._lines: list[Line] = []
 
@@ -92,7 +94,8 @@ class Shares:
 
     def _see(self, came: Mapping[str, int], strict: int, size: int) -> None:
         """Note which lines were walked to their end, and so are idle."""
-        left, idle = size, 0
+        self._size = size
+        left, idle, before = size, 0, set(self._busy)
         for queues, cap in self._lines:
             if left <= 0:
                 break  # the claim was full: what comes after has not been walked
@@ -106,6 +109,7 @@ class Shares:
             else:
                 self._busy.discard(queues[0])
                 idle += 1
+        self._steady = before & self._busy
         if not self._strict_busy or idle == len(self._share):
             self._owed = 0  # one of the two has nothing to wait for
 
@@ -119,9 +123,12 @@ class Shares:
                 self._owed += 1
         if not self._strict_busy:
             self._owed = 0
-        now = min((self._clock[queue] for queue in self._busy), default=max(self._clock.values()))
+        # Who was empty has missed nothing, and who has just come back has no say in how late it is.
+        now = min((self._clock[queue] for queue in self._steady), default=max(self._clock.values()))
         for queue, clock in self._clock.items():
-            self._clock[queue] = (clock if queue in self._busy else max(clock, now)) - now
+            ahead = (clock if queue in self._steady else max(clock, now)) - now
+            # Nobody waits for more than the claim was worth: the others may have gone short by their own doing.
+            self._clock[queue] = min(ahead, max(self._step.values()) + 2 * self._size)
 
 
 def effective(weights: Mapping[str, int]) -> dict[str, float]:
