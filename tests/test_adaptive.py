@@ -66,7 +66,7 @@ def test_work_that_cannot_run_does_not_make_the_pool_grow(database, tmp_path):
         app.enqueue("sleep", {"seconds": 0.5}, delay=3600)
     with connect(database, name="test") as conn:
         conn.execute(
-            "UPDATE queuety.jobs SET parked_on = 'handler:elsewhere', parked_at = now() WHERE queue = 'parked'"
+            "UPDATE queuety.jobs SET parked_on = 'handler:nobody', parked_at = now() WHERE queue = 'parked'"
         )
 
     options = "--queue=paused,default,parked", *extent(1, 5)
