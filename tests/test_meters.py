@@ -320,6 +320,7 @@ def test_a_start_that_did_not_happen_is_taken_back(
     job = one.turn().jobs[0]
     batch = Batch(job.lease)
     batch.given_back.append(job.id)
+    batch.freed = {"rate:twice"}
     batch.unstarted += ["rate:twice"]
 
     claims.turn(one.conn, batch, None)

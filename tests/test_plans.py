@@ -35,6 +35,7 @@ VALUES: dict[str, Any] = {
     "after_id": "{0,0}",
     "lines": "{1,1}",
     "caps": "{10}",
+    "ago": 0.1,
     "budgeted": "{}",
     "began": array([0.0] * 50),
     "before": 4e9,
@@ -60,6 +61,7 @@ VALUES: dict[str, Any] = {
     "lease": 7,
     "leases": "{7,8}",
     "limit": 100,
+    "none": [],
     "limits": None,
     "priorities": "{2,3}",
     "queue": "q7",
@@ -89,7 +91,7 @@ VALUES: dict[str, Any] = {
 }
 
 # How a statement is run: within a turn, in the keeper's session, steered, or plainly. `recover` by hand is plain.
-TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays", "unstart"}
+TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays", "began"}
 KEEPER = {
     "waiting", "unpark_here", "profiles", "free_keys", "prune_keys",
     "held", "expired", "renew", "cancels", "look", "left", "unpark", "overdue", "prune_buried", "complete",

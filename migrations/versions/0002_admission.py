@@ -209,8 +209,14 @@ BEGIN
                 _rates := _rates || ('rate:' || _job.rate_key);
                 _left := _left || (_job.rate_count - queuety.rate_use('rate:' || _job.rate_key, _job.rate_s));
                 _place := cardinality(_rates);
+                -- Whoever is saying when a start has happened waits for our lock: we must not wait for him.
                 DELETE FROM queuety.starts AS s
-                WHERE s.key = _rates[_place] AND s.begun_by <= clock_timestamp() - make_interval(secs => _job.rate_s);
+                WHERE s.key = _rates[_place] AND s.lease = ANY (ARRAY(
+                    SELECT o.lease FROM queuety.starts AS o
+                    WHERE o.key = _rates[_place]
+                        AND o.begun_by <= clock_timestamp() - make_interval(secs => _job.rate_s)
+                    FOR UPDATE SKIP LOCKED
+                ));
             END IF;
             IF _left[_place] <= 0 OR _rates[_place] = ANY (_full) THEN
                 _key := _rates[_place];

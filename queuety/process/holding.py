@@ -30,7 +30,7 @@ from queuety.process.ledger import Counter, Cut, Mark, Phase
 from queuety.process.link import RunLink
 from queuety.process.report import counter_of, tell
 from queuety.store import claims, connect
-from queuety.store.claims import Batch, Claimed
+from queuety.store.claims import RATE, Batch, Claimed
 
 if TYPE_CHECKING:
     from queuety.handler import Handler
@@ -130,12 +130,17 @@ class Holding:
                 job = self._jobs[place]
                 self._book(job, GiveBack())
                 if job.limits:
-                    self.batch.unstarted += [key for key in job.keys if key.startswith("rate:")]
+                    self.batch.unstarted += [key for key in job.keys if key.startswith(RATE)]
 
     def _too_late(self, job: Claimed) -> bool:
-        """Whether a job with a rate would begin later than its claim has promised."""
-        late = time.monotonic() - self.page.looked > self._worker.guard_s
-        return late and any(key.startswith("rate:") for key in job.keys)
+        """Whether a job with a rate would begin later than its claim has promised; if not, it begins now."""
+        now = time.monotonic()
+        if not any(key.startswith(RATE) for key in job.keys):
+            return False
+        if now - self.page.looked > self._worker.guard_s:
+            return True
+        self.batch.begun_s = now
+        return False
 
     def _run_one(self, slot: int, job: Claimed, handler: Handler[..., Any]) -> bool:
         """Run one job to its outcome and book it; False if the keeper had taken it back."""

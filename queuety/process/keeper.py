@@ -40,6 +40,7 @@ STILL_S = 0.02  # between revoking a lease and reading what is begun; longer tha
 HOUR_S = 3600.0
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
+SOON_S = 0.005  # between two looks for room under a rate
 PLACES = 500  # jobs unparked for one key at a time
 UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
@@ -383,7 +384,7 @@ class Keeper:
         if self._refilled is not None:
             self._again_by(now)
         elif next_s is not None:
-            self._again_by(now + max(next_s, 0.0) + 0.001)
+            self._again_by(now + max(next_s + 0.001, SOON_S))
 
     def _again_by(self, moment: float) -> None:
         self._next["poll"] = min(self._next["poll"], moment)

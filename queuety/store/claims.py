@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from queuety.settings import Settings
 
 FRONT = float("-inf")
+RATE = "rate:"
 LARGEST_CAP = 2**31 - 1
 
 
@@ -190,6 +192,7 @@ class Batch:
     parked: list[tuple[int, str]] = field(default_factory=list)
     freed: set[str] = field(default_factory=set)  # keys that have room once this is settled
     unstarted: list[str] = field(default_factory=list)  # rate keys of jobs given back before they began
+    begun_s: float = 0.0  # when the last job with a rate began, by the monotonic clock; 0: none did
 
     def add(self, job_id: int, settlement: Settlement, began_s: float = 0.0, ended_s: float = 0.0) -> None:
         """Note a settlement. began_s, ended_s: seconds after the claim, for the finished row."""
@@ -212,6 +215,7 @@ class Batch:
         for part in (self.completed, self.again, self.buried, self.cancelled, self.given_back, self.parked):
             part.clear()
         self.unstarted.clear()  # but for what is freed: that is for the next claim
+        self.begun_s = 0.0
 
     def strip(self) -> None:
         """Leave the bare outcomes, without results, errors and notes that the database refuses."""
@@ -239,8 +243,8 @@ def turn(conn: Connection, batch: Batch | None, want: Want | None) -> Turn:
     """
     settling = [] if batch is None else _settlements(batch)
     steps = [Step("pin", {}), *settling]
-    if batch is not None and batch.unstarted:
-        steps.append(Step("unstart", {"lease": str(batch.lease), "keys": texts(batch.unstarted)}))
+    if batch is not None and (batch.unstarted or batch.begun_s):
+        steps.append(_began(batch))
     refilling = want is not None and batch is not None and bool(batch.freed)
     if want is not None:
         if refilling and batch is not None:
@@ -426,6 +430,18 @@ def _admit(want: Want) -> Step:
     return Step(
         "admit",
         {"lanes": want.lanes.order_of_queues, "guard": str(want.guard_s), **want.budgets.values},
+    )
+
+
+def _began(batch: Batch) -> Step:
+    return Step(
+        "began",
+        {
+            "lease": str(batch.lease),
+            "keys": texts(sorted(key for key in batch.freed if key.startswith(RATE))),
+            "none": texts(batch.unstarted),
+            "ago": str(time.monotonic() - batch.begun_s if batch.begun_s else 0.0),
+        },
     )
 
 

@@ -12,7 +12,7 @@ from tests.apps.basic import noted
 app = Queuety()
 
 
-@app.job(concurrency_group="three", concurrency_limit=3, max_attempts=50)
+@app.job(concurrency_group="three", concurrency_limit=3, max_attempts=50, backoff=[0.1])
 def work(ctx: Context, seconds: float = 0.0) -> None:
     with noted(ctx):
         time.sleep(seconds)
