@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
@@ -83,6 +85,22 @@ def test_the_printed_sql_makes_the_same_schema(empty: str, conn: Connection) -> 
 
     assert made == _catalog(conn)
     assert migrations.migrate(empty) == []
+
+
+def test_jobs_that_wait_and_run_keep_their_unique_keys(empty: str) -> None:
+    text = io.StringIO()
+    config = migrations._config()
+    config.output_buffer = text
+    command.upgrade(config, "0001", sql=True)
+    with psycopg.connect(empty, autocommit=True) as conn:
+        conn.execute(text.getvalue().encode())
+        conn.execute("INSERT INTO queuety.jobs (handler, unique_key) VALUES ('a', 'k'), ('a', NULL)")
+
+    migrations.migrate(empty)
+
+    with connect(empty) as conn:
+        again = conn.execute("""SELECT queuety.enqueue('{"handler": "a", "unique_key": "k"}')""").fetchone()
+        assert again == conn.execute("SELECT id FROM queuety.jobs WHERE unique_key = 'k'").fetchone()
 
 
 def test_tables_and_migrations_agree(database: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,8 @@ from queuety.policy.retry import Backoff
 from queuety.store import claims, retention
 from queuety.store.claims import Batch, Claimed, Lanes, Want
 from queuety.store.connect import Connection, connect
+from tests.daemon import daemon, read_ledger, until
+from tests.test_transactions import ROADS
 
 FAULT = ErrorInfo("ValueError", "no good")
 
@@ -459,13 +463,13 @@ def test_a_retry_neither_begins_a_window_nor_is_held_up_by_one(app, conn):
 
 
 def test_a_job_that_is_retried_by_itself_never_collides_with_a_new_one(app, conn):
-    for until in ("end", "start"):
-        first = write(app, unique_until=until)
+    for scope in ("end", "start"):
+        first = write(app, unique_until=scope)
         for _ in range(2):
             [job] = [one for one in claim(conn, 10) if one.id == first.id]
-            other = write(app, unique_until=until)
+            other = write(app, unique_until=scope)
             settle(conn, job, Again(0.0, True, FAULT, "retried"))
-        assert (other == first) is (until == "end")
+        assert (other == first) is (scope == "end")
         conn.execute("DELETE FROM queuety.jobs")
 
 
@@ -826,6 +830,51 @@ def test_a_refused_bulk_leaves_the_callers_transaction_usable(app, database, con
     assert count(conn) == 2
 
 
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("on_duplicate", ["return", "skip", "replace"])
+def test_every_road_of_the_callers_serves_one_and_many(app, database, conn, road, on_duplicate):
+    conn.execute("CREATE TABLE effects (key text)")
+    before = app.enqueue("once", {"n": 1}, delay=60)
+    made: list[Any] = []
+
+    def body(connection: Any) -> None:
+        once = app.handlers["once"].using(connection=connection, on_duplicate=on_duplicate, unique_for="1h")
+        made.append(once.enqueue(n=1))
+        made.append(once.enqueue(n=2))
+        made.extend(once.enqueue_many([{"n": n} for n in (1, 2, 3, 3)]))
+
+    road(database, body, True)
+
+    rows = dict(conn.execute("SELECT payload ->> 'n', id FROM queuety.jobs").fetchall())
+    assert count(conn) == len(rows) == 3
+    assert rows["1"] == before.id
+    given = [job and job.id for job in made]
+    if on_duplicate == "skip":
+        assert given == [None, rows["2"], rows["3"]]
+    else:
+        assert given == [rows[n] for n in ("1", "2", "1", "2", "3", "3")]
+
+
+@pytest.mark.parametrize("on_duplicate", ["return", "skip", "error", "replace"])
+def test_ones_own_connections_try_again_in_a_database_that_is_serializable_by_default(
+    app, database, conn, on_duplicate
+):
+    conn.execute(f"ALTER DATABASE {conn.info.dbname} SET default_transaction_isolation = serializable")
+
+    def work() -> int:
+        done = 0
+        for n in range(20):
+            with suppress(DuplicateJob):
+                done += write(app, unique_key=f"k{n}", on_duplicate=on_duplicate) is not None
+            done += len(app.enqueue_many([("once", {"n": n})] * 2))
+        return done
+
+    results = at_once(*[work] * 4)
+
+    assert all(isinstance(result, int) for result in results), results
+    assert count(conn) == 40
+
+
 # ── through SQL ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -867,6 +916,63 @@ def test_the_sql_function_refuses_what_cannot_be_meant(conn, job, what):
         in_sql(conn, '{"handler": "add", ' + job + "}")
 
     assert count(conn) == 0
+
+
+# ── in a pool ──
+
+
+def test_a_job_whose_worker_is_killed_holds_its_key_until_it_has_ended_after_all(database, tmp_path):
+    queue = Queuety(database)
+    ledger, log = tmp_path / "ledger", tmp_path / "log"
+    options = {"unique_key": "k", "backoff": [0.1]}
+    with daemon(database, "--workers=2", ledger=ledger, log=log, env={"QUEUETY_WORKER_SLEEP": "0.5"}) as pool:
+        pool.ready(2)
+        first = queue.enqueue("sleep", {"seconds": 1.0}, **options)
+        begun = until(lambda: [one for one in read_ledger(ledger) if one.job == first.id], what="start")
+        os.kill(begun[0].pid, signal.SIGKILL)
+        until(lambda: first.job().attempts == 2, what="the second attempt")
+
+        assert queue.enqueue("sleep", {"seconds": 0}, **options) == first
+        assert first.wait(20).state == "completed"
+        second = queue.enqueue("sleep", {"seconds": 0}, **options)
+        assert second != first
+        assert second.wait(20).state == "completed"
+    queue.close()
+
+
+def test_work_that_is_unique_until_its_start_misses_no_change(database, tmp_path):
+    """Whoever writes something and then enqueues: the last run has seen all that was written."""
+    queue = Queuety(database)
+    with connect(database) as conn:
+        conn.execute("CREATE TABLE changes (id serial)")
+        conn.execute("CREATE TABLE sums (total int)")
+    environment = {"QUEUETY_WORKER_SLEEP": "0.2"}
+
+    def writer() -> int:
+        with psycopg.connect(database) as own:
+            for _ in range(40):
+                own.execute("INSERT INTO changes DEFAULT VALUES")
+                queue.enqueue("total", unique=True, unique_until="start", connection=own)
+                time.sleep(random.random() * 0.01)  # the job must not start in this time
+                own.commit()
+        return 40
+
+    with (
+        daemon(
+            database, "--workers=2", app="tests.apps.sums:app", log=tmp_path / "log", env=environment
+        ) as pool,
+        connect(database) as conn,
+    ):
+        pool.ready(2)
+        results = at_once(*[writer] * 4)
+        until(lambda: queue.stats().pending + queue.stats().processing == 0, what="the end of all")
+        last = conn.execute("SELECT max(total), count(*) FROM sums").fetchone()
+
+    queue.close()
+    assert results == [40] * 4
+    assert last is not None
+    assert last[0] == 160
+    assert last[1] <= 160
 
 
 # ── rights, housekeeping, plans ───────────────────────────────────────────────────────────────────

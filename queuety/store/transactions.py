@@ -32,7 +32,11 @@ def repeated(conn: Connection, work: Callable[[], T]) -> T:
         except psycopg.OperationalError as error:
             if inner or not connect.again(error):
                 raise
-        # At random, or two that met would meet again.
-        time.sleep(random.uniform(0, FIRST_PAUSE_S * 2**attempt))
+        pause(attempt)
     with conn.transaction():
         return work()
+
+
+def pause(attempt: int) -> None:
+    """Wait before the next attempt; at random, or two that met would meet again."""
+    time.sleep(random.uniform(0, FIRST_PAUSE_S * 2**attempt))

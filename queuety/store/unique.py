@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import tempfile
-import time
 from array import array as numbers
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import psycopg
 from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
 
 from queuety.errors import DuplicateJob
 from queuety.model import NewJob
 from queuety.names import quoted
-from queuety.store.caller import atomically, fetch, run
+from queuety.store import connect
+from queuety.store.caller import atomically, driver, fetch, run
 from queuety.store.enqueue import SMALL_CHUNK, Crowd, as_json, insert_many, new_ids
 from queuety.store.statements import statement
-from queuety.store.transactions import FIRST_PAUSE_S, TRIES
+from queuety.store.transactions import TRIES, pause
 from queuety.unique import key_of
+
+T = TypeVar("T")
 
 CHUNK = 2000  # keys taken by one statement
 SPOOLED = 32 << 20  # bytes of payloads in memory; what is more goes to a file
@@ -63,9 +66,8 @@ def one(conn: Any, job: NewJob, payload: str) -> int | None:
         "locking": job.on_duplicate == "replace",
     }
     if job.on_duplicate == "replace":
-        with atomically(conn):  # the key stays locked between the two statements
-            return _written_or_replaced(conn, job, key, payload, values)
-    holder, fresh = fetch(conn, statement("insert_unique"), values)[:2]
+        return _again(conn, lambda: _written_or_replaced(conn, job, key, payload, values))
+    holder, fresh = _again(conn, lambda: fetch(conn, statement("insert_unique"), values))[:2]
     if fresh or job.on_duplicate == "return":
         return int(holder)
     if job.on_duplicate == "skip":
@@ -75,11 +77,26 @@ def one(conn: Any, job: NewJob, payload: str) -> int | None:
 
 def _written_or_replaced(conn: Any, job: NewJob, key: str, payload: str, values: dict[str, Any]) -> int:
     holder = 0
-    for _ in range(ROUNDS):
-        holder, fresh = fetch(conn, statement("insert_unique"), values)[:2]
-        if fresh or _replace(conn, [_row(holder, job, key, payload)]):
-            return int(holder)
+    with atomically(conn):  # the key stays locked between the two statements
+        for _ in range(ROUNDS):
+            holder, fresh = fetch(conn, statement("insert_unique"), values)[:2]
+            if fresh or _replace(conn, [_row(holder, job, key, payload)]):
+                return int(holder)
     raise _running(key, holder)
+
+
+def _again(conn: Any, work: Callable[[], T]) -> T:
+    """Run `work`, and again after a deadlock or serialization failure, unless a transaction of the caller's is open."""
+    raw = driver(conn)
+    alone = raw is not None and raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
+    for attempt in range(1, TRIES):
+        try:
+            return work()
+        except psycopg.OperationalError as error:
+            if not alone or not connect.again(error):
+                raise
+        pause(attempt)
+    return work()
 
 
 def many(conn: Any, jobs: Iterable[tuple[NewJob, str]], before: int = 0) -> numbers[int]:
@@ -99,7 +116,7 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]], before: int = 0) -> numb
             except pg.DeadlockDetected:
                 if attempt == TRIES:
                     raise
-                time.sleep(random.uniform(0, FIRST_PAUSE_S * 2**attempt))
+                pause(attempt)
     raise AssertionError("unreachable")
 
 
