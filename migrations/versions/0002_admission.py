@@ -567,26 +567,27 @@ CREATE TABLE queuety.unique_keys (
     CONSTRAINT unique_keys_lapses_at_check CHECK ((until = 'window') = (lapses_at IS NOT NULL))
 );
 COMMENT ON TABLE queuety.unique_keys IS
-    'The last job that took each unique key; the view held_keys says which of them still hold theirs';
+    'The last job that took each unique key; key_holders says which of them still hold theirs';
 COMMENT ON COLUMN queuety.unique_keys.until IS
     'start: held while the job is pending; end: while it is pending or processing; window: until lapses_at';
 
 ALTER TABLE queuety.jobs ADD COLUMN unique_until text;
 ALTER TABLE queuety.finished_jobs ADD COLUMN unique_until text;
 ALTER TABLE queuety.buried_jobs ADD COLUMN unique_until text;
-COMMENT ON COLUMN queuety.jobs.unique_key IS 'The key that the job was written under; held_keys says who holds it';
+COMMENT ON COLUMN queuety.jobs.unique_key IS 'The key that the job was written under; key_holders says who holds it';
 COMMENT ON COLUMN queuety.jobs.unique_until IS 'What frees the key: start, end or window';
 
-CREATE VIEW queuety.held_keys AS
-SELECT u.key, u.job_id, u.until, u.lapses_at
-FROM queuety.unique_keys AS u
-LEFT JOIN queuety.jobs AS j ON j.id = u.job_id
-WHERE CASE u.until
-    WHEN 'window' THEN u.lapses_at > clock_timestamp()
-    WHEN 'start' THEN j.state = 'pending'
-    ELSE j.id IS NOT NULL
-END;
-COMMENT ON VIEW queuety.held_keys IS 'The unique keys that are taken, and by which job';
+-- Subqueries rather than a join: there is no other plan for them than to look up each job by its id.
+CREATE VIEW queuety.key_holders AS
+SELECT
+    u.key, u.job_id, u.until, u.lapses_at,
+    CASE u.until
+        WHEN 'window' THEN u.lapses_at > clock_timestamp()
+        WHEN 'start' THEN coalesce((SELECT j.state FROM queuety.jobs AS j WHERE j.id = u.job_id) = 'pending', false)
+        ELSE (SELECT j.id FROM queuety.jobs AS j WHERE j.id = u.job_id) IS NOT NULL
+    END AS held
+FROM queuety.unique_keys AS u;
+COMMENT ON VIEW queuety.key_holders IS 'The last job that took each unique key, and whether it still holds it';
 
 UPDATE queuety.jobs SET unique_until = 'end' WHERE unique_key IS NOT NULL;
 INSERT INTO queuety.unique_keys (key, job_id, until)
@@ -620,8 +621,8 @@ BEGIN
         -- What is plainly held is not locked: nobody else has to wait for the end of this transaction. But a job
         -- that is held until it starts is kept from starting before, so that its run sees what is written here.
         _waiting := queuety.keep_waiting(_keys);
-        SELECT array_agg(h.key), array_agg(h.job_id) INTO _found, _holders FROM queuety.held_keys AS h
-        WHERE h.key = ANY (_keys) AND (h.until <> 'start' OR h.job_id = ANY (_waiting));
+        SELECT array_agg(h.key), array_agg(h.job_id) INTO _found, _holders FROM queuety.key_holders AS h
+        WHERE h.key = ANY (_keys) AND h.held AND (h.until <> 'start' OR h.job_id = ANY (_waiting));
         IF _found IS NOT NULL THEN
             RETURN QUERY SELECT k, j FROM unnest(_found, _holders) AS held (k, j);
             _keys := ARRAY(SELECT k FROM unnest(_keys) AS k EXCEPT SELECT k FROM unnest(_found) AS k);
@@ -660,9 +661,10 @@ BEGIN
         ORDER BY w.key COLLATE "C", w.job
     ) AS w
     WHERE u.key = w.key
-        AND NOT EXISTS (
-            SELECT FROM queuety.held_keys AS h
-            WHERE h.key = u.key AND (h.until <> 'start' OR h.job_id = ANY (_waiting))
+        AND NOT (
+            SELECT h.held AND (h.until <> 'start' OR h.job_id = ANY (_waiting))
+            FROM queuety.key_holders AS h
+            WHERE h.key = u.key
         );
     RETURN QUERY SELECT u.key, u.job_id FROM queuety.unique_keys AS u WHERE u.key = ANY (_keys);
 END

@@ -21,7 +21,7 @@ _NEEDED = {
     "queues": _DATA,
     "profiles": _DATA,
     "unique_keys": _DATA,
-    "held_keys": "SELECT",
+    "key_holders": "SELECT",
     "meters": _DATA,
     "starts": _DATA,
     "sleepers": _DATA,

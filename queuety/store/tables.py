@@ -270,14 +270,15 @@ unique_keys = Table(
     CheckConstraint("(until = 'window') = (lapses_at IS NOT NULL)", name="unique_keys_lapses_at_check"),
 )
 
-# A view: the unique keys that are taken.
-held_keys = Table(
-    "held_keys",
+# A view: the last job that took each unique key, and whether it still holds it.
+key_holders = Table(
+    "key_holders",
     metadata,
     Column("key", Text),
     Column("job_id", BigInteger),
     Column("until", Text),
     Column("lapses_at", Time),
+    Column("held", Boolean),
     info={"view": True},
 )
 

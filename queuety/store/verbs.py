@@ -32,7 +32,7 @@ _STATE = """
     UNION ALL
     SELECT 'buried', false, b.unique_key FROM queuety.buried_jobs AS b WHERE b.id = %(id)s::bigint
 """
-_TAKEN = "SELECT h.job_id FROM queuety.held_keys AS h WHERE h.key = %(key)s"
+_TAKEN = "SELECT h.job_id FROM queuety.key_holders AS h WHERE h.key = %(key)s AND h.held"
 _LOCK_KEY = "SELECT FROM queuety.unique_keys AS u WHERE u.key = %(key)s AND u.job_id = %(id)s FOR UPDATE"
 _FREE_KEY = "DELETE FROM queuety.unique_keys AS u WHERE u.key = %(key)s AND u.job_id = %(id)s"
 _BURIED = """
