@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
 from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
+from queuety.limits import new_limits
 from queuety.model import Event, Job, NewJob, State
 from queuety.names import check_name
 from queuety.payload import dumps
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from queuety.features.why import Explanation
     from queuety.lone import LoneWorker
     from queuety.store.connect import Connection
+    from queuety.store.meters import Meter
     from queuety.store.pool import Pool
     from queuety.store.stats import Stats
     from queuety.store.verbs import Purged
@@ -316,6 +318,42 @@ class Queuety:
 
         with self._borrow() as conn:
             return queues.resume(conn, queue)
+
+    def limit(
+        self,
+        key: str,
+        *,
+        concurrency: int | None = None,
+        budget: int | None = None,
+        rate_limit: tuple[int, float] | None = None,
+    ) -> Meter:
+        """Set limits of a key for all hosts at once, while workers run; they win over what jobs and settings say.
+
+        key: "group:NAME", "queue:NAME" or "rate:NAME".  concurrency: of a group; 0 stops it.  budget: cost units of
+        a group or queue.  rate_limit: (starts, seconds).  Without any it only says how the key stands; raises
+        MeterNotFound if it is neither set nor in use.
+        """
+        from queuety.store import claims, meters
+
+        given = new_limits(concurrency, budget, rate_limit)
+        with self._borrow() as conn:
+            if given:
+                meters.put(conn, key, given)
+            return meters.find(conn, key, claims.budgets(self.settings))
+
+    def unlimit(self, key: str) -> bool:
+        """Forget what was set for a key: its jobs and the settings decide again. False if nothing was set."""
+        from queuety.store import meters
+
+        with self._borrow() as conn:
+            return meters.reset(conn, key)
+
+    def meters(self, limit: int = 1000) -> list[Meter]:
+        """The limited keys that are set or in use: limits, what runs, what is parked and for how long."""
+        from queuety.store import claims, meters
+
+        with self._borrow() as conn:
+            return meters.listing(conn, claims.budgets(self.settings), limit=limit)
 
     def recover(self) -> Recovered:
         """Settle the runs of workers that are gone; running pools do it by themselves."""

@@ -57,6 +57,12 @@ class JobNotFound(QueuetyError):
     exit_code = 5
 
 
+class MeterNotFound(QueuetyError):
+    """Nothing is set for this limited key, and no job has it."""
+
+    exit_code = 5
+
+
 class WrongState(QueuetyError):
     """The job's state does not allow what was asked."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from queuety.context import Context
 from queuety.errors import UsageError
+from queuety.limits import LIMITS, NO_LIMITS, check_whole, limits_of, merged
 from queuety.model import Limits, NewJob, Priority
 from queuety.names import check_name, check_queue, check_unique_key
 from queuety.payload import Codec
@@ -29,9 +30,6 @@ H = TypeVar("H")  # what an enqueue returns: a handle, or None if the job may be
 _MAX_ATTEMPTS = 1000
 _LONG_AGO = datetime(2, 1, 1, tzinfo=UTC)
 _LONGEST_TIMEOUT_S = 30 * 86400.0
-_LARGEST_LIMIT = 1_000_000
-_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.1, 86400.0
-NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def options(given: Mapping[str, Any]) -> Options:
     if (retry := values.pop("retry", None)) is not None:
         parsed["retry"] = check_policy(retry)
     if (limit := values.pop("result_limit", None)) is not None:
-        parsed["result_limit"] = _whole("result_limit", limit, 0, 1 << 30)
+        parsed["result_limit"] = check_whole("result_limit", limit, 0, 1 << 30)
     if (unique := values.pop("unique", None)) is not None:
         parsed["unique"] = check_unique(unique)
     if (until := values.pop("unique_until", None)) is not None:
@@ -82,7 +80,7 @@ def options(given: Mapping[str, Any]) -> Options:
     if (window := values.pop("unique_for", None)) is not None:
         parsed["unique_for_s"] = _named("unique_for", check_for, window)
     check_scope(parsed)
-    parsed["limits"] = _limits({name: values.pop(name, None) for name in LIMITS})
+    parsed["limits"] = limits_of({name: values.pop(name, None) for name in LIMITS})
     if values:
         raise UsageError(
             f"a job has no setting {next(iter(values))!r}", f"settings are {', '.join(SETTINGS)}"
@@ -90,7 +88,6 @@ def options(given: Mapping[str, Any]) -> Options:
     return Options(**parsed)
 
 
-LIMITS = ("concurrency_group", "concurrency_limit", "cost_units", "rate_limit", "rate_key")
 SETTINGS = (
     "name", "queue", "priority", "max_attempts", "timeout", "backoff", "retry", "result_limit", "unique",
     "unique_until", "unique_for", *LIMITS,
@@ -187,7 +184,7 @@ class JobOptions:
         }
         parsed: dict[str, Any] = {}
         if any(name in given for name in LIMITS):
-            parsed["limits"] = _limits({name: given.get(name) for name in LIMITS})
+            parsed["limits"] = limits_of({name: given.get(name) for name in LIMITS})
         for option, value in given.items():
             if option in LIMITS:
                 continue
@@ -260,59 +257,9 @@ def new_job(app: Queuety, name: str, payload: str, given: JobOptions, own: Optio
         at=given.at,
         tags=given.tags,
         backoff=backoff.to_json() if backoff else None,
-        limits=_merged(name, given.limits, own.limits).to_json(),
+        limits=merged(name, given.limits, own.limits).to_json(),
         **unique_part(given, own),
     )
-
-
-def _limits(given: Mapping[str, Any]) -> Limits:
-    """What limits a job, from the settings and options named in LIMITS; None means not given."""
-    rate = given["rate_limit"]
-    count, window = (None, None) if rate is None else check_rate(rate)
-    return Limits(
-        group=_if_given(given["concurrency_group"], lambda value: check_name("concurrency_group", value)),
-        concurrency=_if_given(
-            given["concurrency_limit"], lambda value: _whole("concurrency_limit", value, 1, _LARGEST_LIMIT)
-        ),
-        cost=_if_given(given["cost_units"], lambda value: _whole("cost_units", value, 0, _LARGEST_LIMIT)),
-        rate_key=_if_given(given["rate_key"], lambda value: check_name("rate_key", value)),
-        rate_count=count,
-        rate_s=window,
-    )
-
-
-def _merged(handler: str, given: Limits, own: Limits) -> Limits:
-    """A job's limits: what was given wins over the handler's own; a group or rate without a name has its name."""
-    group = given.group or own.group
-    concurrency = given.concurrency or own.concurrency
-    count, window = (given.rate_count, given.rate_s) if given.rate_count else (own.rate_count, own.rate_s)
-    return Limits(
-        group=group or (handler if concurrency else None),
-        concurrency=concurrency,
-        cost=own.cost if given.cost is None else given.cost,
-        rate_key=given.rate_key or own.rate_key or (handler if count else None),
-        rate_count=count,
-        rate_s=window,
-    )
-
-
-def _if_given(value: Any, check: Callable[[Any], Any]) -> Any:
-    return None if value is None else check(value)
-
-
-def check_rate(value: object) -> tuple[int, float]:
-    """A rate: (starts, seconds)."""
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise UsageError(
-            f"rate_limit={value!r} is no rate", "give (starts, seconds), such as (100, 1) or (5, '1m')"
-        )
-    count = _whole("the starts of rate_limit", value[0], 1, _LARGEST_LIMIT)
-    window = _named(
-        "the window of rate_limit",
-        lambda text: seconds(text, minimum=_SHORTEST_WINDOW_S, maximum=_LONGEST_WINDOW_S),
-        value[1],
-    )
-    return count, window
 
 
 def check_priority(value: object) -> Priority:
@@ -328,7 +275,7 @@ def check_priority(value: object) -> Priority:
 
 
 def check_attempts(value: object) -> int:
-    return _whole("max_attempts", value, 1, _MAX_ATTEMPTS)
+    return check_whole("max_attempts", value, 1, _MAX_ATTEMPTS)
 
 
 def check_delay(value: object) -> float:
@@ -378,9 +325,3 @@ def _tags(value: object) -> tuple[str, ...]:
 
 def _timeout(value: object) -> float:
     return seconds(value, maximum=_LONGEST_TIMEOUT_S)
-
-
-def _whole(name: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UsageError(f"{name}={value!r} is out of range", f"give a whole number from {least} to {most}")
-    return value

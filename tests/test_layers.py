@@ -22,6 +22,7 @@ HEIGHT = {
     "redaction": 1,
     "names": 2,
     "unique": 2,
+    "limits": 3,
     "texts": 2,
     "strict": 2,
     "conversion": 2,

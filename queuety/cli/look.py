@@ -8,7 +8,8 @@ import click
 
 from queuety.cli import kinds
 from queuety.cli.invocation import current
-from queuety.cli.output import job_fields, print_json, print_pairs, print_table, say, span
+from queuety.cli.limits import print_meters
+from queuety.cli.output import job_fields, plain, print_json, print_pairs, print_table, say, span
 
 
 @click.command()
@@ -22,8 +23,13 @@ def status(queues: tuple[str, ...] | None, json_: bool) -> None:
     \b
     queuety status --json
     """
+    from queuety.store.meters import as_json
+
     with current().caller() as app:
         stats = app.stats()
+        meters = app.meters()
+    if queues is not None:
+        meters = [meter for meter in meters if set(meter.queues) & set(queues)]
     rows = [row for row in stats.queues if queues is None or row.name in queues]
     if json_:
         print_json(
@@ -37,7 +43,8 @@ def status(queues: tuple[str, ...] | None, json_: bool) -> None:
                 "cancelled": stats.cancelled,
                 "buried": stats.buried,
                 "workers": stats.workers,
-                "queues": rows,
+                "queues": with_keys(rows, meters),
+                "keys": [as_json(meter) for meter in meters],
             }
         )
         return
@@ -55,6 +62,19 @@ def status(queues: tuple[str, ...] | None, json_: bool) -> None:
     if rows:
         say("")
         print_queues(rows)
+    if meters:
+        say("")
+        print_meters(meters)
+
+
+def with_keys(rows: list[Any], meters: list[Any]) -> list[dict[str, Any]]:
+    """Queues for programs, each with the limited keys of its jobs."""
+    from queuety.store.meters import as_json
+
+    return [
+        {**plain(row), "keys": [as_json(meter) for meter in meters if row.name in meter.queues]}
+        for row in rows
+    ]
 
 
 def print_queues(rows: list[Any]) -> None:

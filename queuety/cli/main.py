@@ -37,6 +37,7 @@ COMMANDS = {
     "queues": ("queues", "queues"),
     "pause": ("queues", "pause"),
     "resume": ("queues", "resume"),
+    "limit": ("limits", "limit"),
     "cancel": ("act", "cancel"),
     "retry": ("act", "retry"),
     "bury": ("act", "bury"),

@@ -8,7 +8,8 @@ import click
 
 from queuety.cli import kinds
 from queuety.cli.invocation import current
-from queuety.cli.look import print_queues
+from queuety.cli.limits import print_meters
+from queuety.cli.look import print_queues, with_keys
 from queuety.cli.output import moment, print_json, say
 
 
@@ -16,19 +17,25 @@ from queuety.cli.output import moment, print_json, say
 @kinds.limited(1000)
 @kinds.as_json
 def queues(limit: int, json_: bool) -> None:
-    """List the queues that hold jobs or are paused.
+    """List the queues that hold jobs or are paused, and the keys whose limits hold jobs back.
 
     \b
     queuety queues
+    queuety queues --json | jq '.[].keys[]'
     """
     from queuety.store import queues as store
 
-    with current().caller() as app, app.connection() as conn:
-        rows = store.listing(conn)[:limit]
+    with current().caller() as app:
+        with app.connection() as conn:
+            rows = store.listing(conn)[:limit]
+        meters = app.meters()
     if json_:
-        print_json(rows)
+        print_json(with_keys(rows, meters))
     else:
         print_queues(rows)
+        if meters:
+            say("")
+            print_meters(meters[:limit])
 
 
 @click.command()

@@ -103,7 +103,7 @@ def pause(conn: Connection, queue: str, *, reason: str = "", until: datetime | N
     values = {"queue": name, "reason": clean(reason.strip(), MAX_REASON) or None, "until": end}
     if repeated(conn, lambda: conn.execute(statement("pause"), values, prepare=False).fetchone()) is None:
         raise UsageError(f"until={end} has passed", INSTANT_ACCEPTED)
-    _wait_for_claims(conn, name)
+    wait_for_claims(conn, f"the queue {name!r} is paused")
 
 
 def resume(conn: Connection, queue: str) -> bool:
@@ -118,8 +118,8 @@ def listing(conn: Connection) -> list[QueueRow]:
     return [QueueRow(*row) for row in reader.rows(conn, _LISTING)]
 
 
-def _wait_for_claims(conn: Connection, queue: str) -> None:
-    """Wait until the claims that may have missed the pause are over.
+def wait_for_claims(conn: Connection, done: str) -> None:
+    """Wait until the claims that may have missed what was just committed are over. done: it in words.
 
     Taking their lock exclusively would do the same, but every later claim of the fleet would queue behind us.
     """
@@ -129,7 +129,7 @@ def _wait_for_claims(conn: Connection, queue: str) -> None:
         if time.monotonic() - since > PATIENCE_S:
             pids = ", ".join(str(pid) for pid, _ in sorted(old))
             raise QueuetyError(
-                f"the queue {queue!r} is paused, but a claim that began before has not ended in {PATIENCE_S:g} s",
+                f"{done}, but a claim that began before has not ended in {PATIENCE_S:g} s",
                 f"look in pg_stat_activity for pid {pids}",
             )
         time.sleep(0.005 if time.monotonic() - since < 0.5 else 0.05)
