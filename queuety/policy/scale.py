@@ -46,6 +46,7 @@ class Look:
     backlog:   jobs that are due and claimable, counted up to COUNTED.
     ended:     jobs that ended since the look before; they took `worked_s` seconds together.
     age_s:     for how long the jobs that run have run, on average.
+    idle:      workers that have just looked in vain.
     start_s:   that a worker needs from its fork to its first claim.
     room:      workers that memory has room for, beyond the living; None: unknown.
     """
@@ -60,6 +61,7 @@ class Look:
     worked_s: float = 0.0
     age_s: float = 0.0
     start_s: float = 0.0
+    idle: int = 0
     room: int | None = None
 
 
@@ -68,9 +70,10 @@ class History:
     """What earlier looks have taught: moving means.
 
     worked_s, ended:   seconds that jobs took, and their number; both fade.
-    rate:               jobs that become claimable per second.
-    present:            jobs claimable or held at the last look; -1: none yet.
-    waiting:            (seconds ago, jobs) that became claimable and still wait, oldest first.
+    rate:              jobs that become claimable per second.
+    present:           jobs claimable or held at the last look; -1: none yet.
+    waiting:           (seconds ago, jobs) that became claimable and still wait, oldest first.
+    idle, backlog:     as the last look found them.
     needs:             (seconds ago, workers needed), oldest and largest first: those that a later look did not reach.
     """
 
@@ -79,6 +82,8 @@ class History:
     rate: float = 0.0
     present: int = -1
     waiting: tuple[tuple[float, int], ...] = ()
+    idle: int = 0
+    backlog: int = 0
     needs: tuple[tuple[float, int], ...] = ()
 
 
@@ -93,7 +98,11 @@ class Decision:
 
 def decide(limits: Limits, look: Look, history: History) -> tuple[Decision, History]:
     """Say how many workers are wanted now, within the limits and never fewer than are busy, and what was learned."""
-    history = _learn(limits, look, history)
+    idle, backlog = look.idle, look.backlog
+    if idle and history.idle:
+        # What idle workers have left alone from look to look is not for us: locked, or left to others.
+        look = replace(look, backlog=max(0, backlog - history.backlog))
+    history = replace(_learn(limits, look, history), idle=idle, backlog=backlog)
     needed = need(limits, look, history)
     history = _remember(limits, look, history, needed)
     size = limits.clamp(look.size)
@@ -181,11 +190,12 @@ def _learn(limits: Limits, look: Look, history: History) -> History:
     arrived = look.ended + present - history.present if history.present >= 0 else look.backlog
     rate = history.rate
     if history.present >= 0 and look.elapsed_s > 0:
-        # A burst is the backlog's affair and says nothing of what will come.
-        likely = min(arrived, SURGE * max(rate * look.elapsed_s, 1.0))
+        # A burst is the backlog's affair and says nothing of what will come; nor does a purge.
+        most = SURGE * max(rate * look.elapsed_s, 1.0)
+        likely = max(-most, min(arrived, most))
         rate = rate * fade + (1 - fade) * likely / look.elapsed_s
     waiting = _wait(look, history, arrived) if limits.target_wait_s else ()
-    return History(worked_s, ended, rate, present, waiting, history.needs)
+    return replace(history, worked_s=worked_s, ended=ended, rate=rate, present=present, waiting=waiting)
 
 
 def _wait(look: Look, history: History, arrived: int) -> tuple[tuple[float, int], ...]:

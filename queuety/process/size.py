@@ -32,6 +32,9 @@ class Size:
             limits, interval_s=settings.worker_pool_scale_interval, grace_s=settings.worker_pool_idle_grace
         )
         self._settings = settings
+        self._lately_s = 2 * max(
+            self.limits.interval_s, settings.worker_sleep
+        )  # a worker looks at least so often
         self._ledger = ledger
         self._system = memory.System()
         self._history = History()
@@ -60,7 +63,8 @@ class Size:
             ended=self._just_ended(counts),
             worked_s=self._just_worked(),
             age_s=_mean([max(0.0, now - page.began) for page in alive if page.current >= 0]),
-            start_s=_mean([page.ready - page.born for page in alive if page.ready]),
+            start_s=min((page.ready - page.born for page in alive if page.ready), default=0.0),
+            idle=sum(now - page.empty < self._lately_s and not page.count for page in alive),
             room=self._room(alive) if backlog or limits.target_wait_s else None,
         )
         self._looked_at = now
