@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from queuety import Queuety, UsageError
@@ -346,3 +347,50 @@ def test_a_stored_limit_wins_and_may_change_while_workers_run(
 
     conn.execute("UPDATE queuety.meters SET concurrency = 0")
     assert sum(len(one.turn().jobs) for one in workers) == 0
+
+
+def test_a_role_that_may_only_insert_may_write_limited_jobs(
+    app: Queuety, conn: Connection, login: Callable[..., str]
+):
+    url = login("shop_web")
+    conn.execute("GRANT USAGE ON SCHEMA queuety TO shop_web")
+    conn.execute("GRANT SELECT, INSERT ON queuety.jobs TO shop_web")
+    conn.execute("GRANT SELECT ON queuety.sleepers TO shop_web")
+    conn.execute("GRANT USAGE ON ALL SEQUENCES IN SCHEMA queuety TO shop_web")
+    web = Queuety(url)
+
+    for _ in range(3):
+        web.enqueue("work", concurrency_group="g", concurrency_limit=1, rate_limit=(1, 1))
+    web.enqueue_many([("work", {})] * 3)
+
+    assert parked(conn) == {"group:g": 2}
+
+
+def test_the_database_function_takes_limits_too(conn: Connection):
+    job = """{"handler": "h", "concurrency_group": "g", "concurrency_limit": 1, "cost_units": 2,
+              "rate_key": "r", "rate_limit": [5, 1.5]}"""
+    for _ in range(3):
+        conn.execute("SELECT queuety.enqueue(%s)", [job])
+
+    assert conn.execute("SELECT DISTINCT limits FROM queuety.jobs").fetchall() == [
+        ({"group": "g", "concurrency": 1, "cost": 2, "rate_key": "r", "rate_count": 5, "rate_s": 1.5},)
+    ]
+    assert parked(conn) == {"group:g": 2}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '"concurrency_group": "a b"',
+        '"concurrency_limit": 0',
+        '"cost_units": 1.5',
+        '"rate_limit": 5',
+        '"rate_limit": [5]',
+        '"rate_limit": [0, 1]',
+        '"rate_limit": [5, 0]',
+        '"rate_limit": [5, "1s"]',
+    ],
+)
+def test_the_database_function_refuses_limits_that_make_no_sense(conn: Connection, bad: str):
+    with pytest.raises(psycopg.errors.InvalidParameterValue):
+        conn.execute("SELECT queuety.enqueue(%s)", ['{"handler": "h", ' + bad + "}"])

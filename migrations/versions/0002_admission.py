@@ -476,8 +476,9 @@ $body$;
 COMMENT ON FUNCTION queuety.refill_key(text, text[], jsonb, jsonb, integer, integer) IS
     'Unpark, in order, what one key has room for; next_s: seconds until a rate has more';
 
+-- With the owner's rights: whoever may write a job need not read limits and starts.
 CREATE FUNCTION queuety.waits_for(limits jsonb) RETURNS text
-LANGUAGE plpgsql STABLE STRICT
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, queuety, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
