@@ -186,6 +186,23 @@ def test_a_job_of_the_callers_transaction_dies_with_its_rollback(app, shared, co
     assert count(conn) == jobs + 1
 
 
+@pytest.mark.parametrize("bulk", [[("ok", {})] * 3, [("add", {"a": 1, "b": 2})]])
+def test_a_bulk_that_is_the_first_thing_in_the_callers_transaction_dies_with_its_rollback(
+    app, shared, conn, bulk
+):
+    jobs = count(conn)
+
+    with psycopg.connect(shared) as connection:
+        app.enqueue_many(bulk, connection=connection)
+        connection.rollback()
+    with Session(sa.create_engine(alchemy(shared), poolclass=sa.NullPool)) as session:
+        app.enqueue_many(bulk, connection=session)
+        app.enqueue("ok", unique_key="first", on_duplicate="replace", connection=session)
+        session.rollback()
+
+    assert count(conn) == jobs
+
+
 @pytest.mark.parametrize("road", ROADS)
 def test_a_refused_enqueue_leaves_the_callers_transaction_usable(app, shared, conn, road):
 

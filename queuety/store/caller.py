@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from queuety.errors import UsageError
@@ -38,7 +39,11 @@ def driver(conn: Any) -> Connection | None:
 def atomically(conn: Any) -> AbstractContextManager[Any]:
     """All or nothing for what is written within, also if the caller goes on and commits."""
     raw = driver(conn)
-    return conn.begin_nested() if raw is None else raw.transaction()
+    if raw is None:
+        return conn.begin_nested()  # type: ignore[no-any-return]
+    if not raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE:
+        raw.execute("SELECT")  # begins the caller's transaction; ours would be the outermost one, and commit
+    return raw.transaction()
 
 
 def fetch(conn: Any, text: str, values: dict[str, Any]) -> Any:

@@ -72,7 +72,7 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
     ids = numbers("q")
     queues: set[str] = set()
     crowd = Crowd()
-    with raw.transaction():
+    with atomically(conn):
         now = value(raw, "SELECT statement_timestamp()")
         stream = iter(jobs)
         while chunk := list(itertools.islice(stream, CHUNK)):
