@@ -733,6 +733,22 @@ def test_bulks_of_the_same_keys_in_any_order_never_deadlock(app, conn, monkeypat
     assert count(conn) == 200
 
 
+def test_a_bulk_waits_for_another_and_has_its_rows_if_that_rolls_back(app, database, conn):
+    payloads = [("once", {"n": n}) for n in range(5)]
+    with connect(database, autocommit=False) as other:
+        app.enqueue_many(payloads, connection=other)
+        results: list[Any] = []
+        waiting = threading.Thread(target=lambda: results.extend(app.enqueue_many(payloads[::-1]).ids))
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        other.rollback()
+    waiting.join(30)
+
+    assert len(results) == 5
+    assert {row[0] for row in conn.execute("SELECT id FROM queuety.jobs")} == set(results)
+
+
 # ── whose transaction ─────────────────────────────────────────────────────────────────────────────
 
 LEVELS = [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
@@ -802,6 +818,47 @@ def test_at_every_isolation_each_caller_has_a_row_or_an_error(app, database, con
         assert isinstance(result, list), result
         for n, answer in enumerate(result):
             assert answer in ("SerializationFailure", JobHandle(app, rows[f"k{n}"]))
+
+
+@pytest.mark.parametrize("on_duplicate", ["return", "skip", "error", "replace"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_bulk_is_all_or_nothing_at_every_isolation(app, database, conn, level, on_duplicate):
+    once = app.handlers["once"]
+    with psycopg.connect(database) as other:
+        other.isolation_level = level
+        other.execute("SELECT count(*) FROM queuety.jobs")
+        first = once.enqueue(n=3)
+        try:
+            bulk = once.using(connection=other, on_duplicate=on_duplicate)
+            made = list(bulk.enqueue_many([{"n": n} for n in range(5)]).ids)
+            other.commit()
+        except (DuplicateJob, psycopg.errors.SerializationFailure) as error:
+            other.rollback()
+            made = [type(error).__name__]
+
+    if level is not IsolationLevel.READ_COMMITTED:
+        assert made == ["SerializationFailure"]
+    elif on_duplicate == "error":
+        assert made == ["DuplicateJob"]
+    else:
+        assert (first.id in made, len(made)) == ((False, 4) if on_duplicate == "skip" else (True, 5))
+    assert count(conn) == (5 if len(made) > 1 else 1)
+
+
+def test_a_job_that_is_parked_for_room_still_holds_its_key_until_its_start(app, conn):
+    options = {"unique_until": "start", "concurrency_group": "g", "concurrency_limit": 1}
+    app.enqueue("add", {"n": 1}, concurrency_group="g", concurrency_limit=1)
+    waits = write(app, **options)
+
+    [running] = claim(conn, 10)
+    assert running.id != waits.id
+    assert waits.job().parked_on == "group:g"
+    assert write(app, **options) == waits
+
+    settle(conn, running, Complete())
+    conn.execute("UPDATE queuety.jobs SET parked_on = NULL, parked_at = NULL")
+    assert [job.id for job in claim(conn, 10)] == [waits.id]
+    assert write(app, **options) != waits
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -1002,7 +1059,13 @@ def test_keys_that_nobody_holds_are_pruned_and_the_others_kept(app, conn):
     conn.execute("DELETE FROM queuety.jobs WHERE unique_key LIKE 'k%'")
     run(conn, Complete())
 
-    assert retention.prune_keys(conn, size=7) == 30
+    pruned, after = retention.prune_keys(conn, size=7)
+    rounds = [pruned]
+    while after:
+        pruned, after = retention.prune_keys(conn, after, size=7)
+        rounds.append(pruned)
+
+    assert rounds == [7, 7, 7, 7, 2]
 
     assert conn.execute("SELECT job_id FROM queuety.unique_keys ORDER BY job_id").fetchall() == [
         (job_id,) for job_id in [*held, window]
@@ -1015,7 +1078,7 @@ def test_a_key_that_is_taken_at_the_very_moment_is_not_pruned(app, database, con
     with connect(database, autocommit=False) as other:
         second = write(app, connection=other)
 
-        assert retention.prune_keys(conn) == 0
+        assert retention.prune_keys(conn) == (0, "")
         other.commit()
 
     assert write(app) == second

@@ -73,6 +73,7 @@ class Keeper:
         self._strays: dict[str, tuple[int, float]] = {}  # dead worker → lease it knew of, how long to look
         self._settled_at = 0.0
         self._next: dict[str, float] = {}
+        self._pruned_to = ""  # the unique key that the last round of pruning got to
         self._known: list[int] = []
         self._handlers: list[str] = []
         self._overdue_at = 0.0
@@ -435,7 +436,9 @@ class Keeper:
             days = settings.retention_days, settings.buried_retention_days, settings.log_retention_days
             if retention.prune(conn, *days).more:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
-            retention.prune_keys(conn)
+            _, self._pruned_to = retention.prune_keys(conn, self._pruned_to)
+            if self._pruned_to:
+                self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
             workers.forget_silent(conn, max(10 * self._stale, 600.0))
 
     def _end_of_flush(self, conn: connect.Connection, now: float) -> None:

@@ -64,21 +64,18 @@ def prune(
     return Pruned(partitions, buried, more=buried == limit)
 
 
-def prune_keys(conn: Connection, size: int = 1000) -> int:
-    """Forget the unique keys that no job holds any more; return how many.
+def prune_keys(conn: Connection, after: str = "", size: int = 5000) -> tuple[int, str]:
+    """Forget up to `size` unique keys that no job holds any more, in their order from behind `after`.
 
-    In transactions that look at `size` keys; locked ones are skipped, so it never waits.
+    Returns how many, and the key to go on behind; "" at the end. Locked keys are skipped, so it never waits.
     """
-    pruned, after = 0, ""
-    while True:
-        with conn.transaction():
-            keys = [row[0] for row in conn.execute(statement("free_keys"), {"after": after, "size": size})]
-            if keys:
-                # Look again after locking: one statement sees one snapshot, and the key may have been taken since.
-                pruned += conn.execute(statement("prune_keys"), {"keys": keys}).rowcount
-        if len(keys) < size:
-            return pruned
-        after = keys[-1]
+    with conn.transaction():
+        keys = [row[0] for row in conn.execute(statement("free_keys"), {"after": after, "size": size})]
+        if not keys:
+            return 0, ""
+        # Look again after locking: one statement sees one snapshot, and the key may have been taken since.
+        pruned = conn.execute(statement("prune_keys"), {"keys": keys}).rowcount
+    return pruned, keys[-1] if len(keys) == size else ""
 
 
 def _alone(conn: Connection) -> bool:
