@@ -138,6 +138,16 @@ def test_a_worker_near_its_limit_is_replaced_before_the_job_and_not_after(databa
     assert app.find(job.id).attempts == 1
 
 
+def test_a_replaced_worker_does_not_end_a_command_that_is_to_run_more_jobs(database, app, conn, files):
+    taught(conn, "small", mb=60)
+    jobs = [app.enqueue("keep", {"mb": 60}), app.enqueue("small", {"mb": 60})]
+
+    with daemon(database, "--max-memory=160MB", "--max-jobs=2", **files) as pool:
+        assert pool.wait(20) == 0
+
+    assert [app.find(job.id).state for job in jobs] == ["completed", "completed"]
+
+
 def test_a_worker_that_has_room_is_not_replaced(database, app, conn, files):
     taught(conn, "small", mb=40)
     jobs = [app.enqueue("small", {"mb": 40}) for _ in range(5)]

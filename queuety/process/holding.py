@@ -85,8 +85,7 @@ class Holding:
             if alone:  # it may take long: nobody waits behind it, or for its end
                 self.part(slot)
             begun = self._run_one(slot, job, handler)
-            if worker.room is not None and worker.room.tight:
-                worker.room.leave()
+            if worker.room is not None and worker.room.taken and worker.room.leave():
                 worker.poke()
             if not begun:
                 self._give_back(slot)

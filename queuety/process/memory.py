@@ -150,12 +150,15 @@ def trim() -> bool:
     return True
 
 
-def outstanding(pages: Iterable[Page]) -> int:
-    """Bytes that these workers' running jobs may yet take: what was reserved for them less what they have taken."""
+def outstanding(pages: Iterable[Page], *, asking: bool = True) -> int:
+    """Bytes that these workers' running jobs may yet take: what was reserved for them less what they have taken.
+
+    asking: count what is being decided as well.
+    """
     total = 0
     for page in pages:
-        reserved = abs(page.reserved)
-        if reserved and page.phase != Phase.LEAVING:
+        reserved = abs(page.reserved) if asking else page.reserved
+        if reserved > 0 and page.phase != Phase.LEAVING:
             size = resident(page.pid)
             total += max(reserved - max((size or 0) - page.resident, 0), 0) if size is not None else 0
     return total

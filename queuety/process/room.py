@@ -38,9 +38,9 @@ def promised(settings: Settings) -> bool:
 class Room:
     """A worker's answer to whether there is room for its next job.
 
-    A job that may take much of what is left is reserved for on the worker's page, so that workers which ask at the
-    same moment do not count on the same memory. No lock: a worker announces first and reads the others' pages after
-    that; of two that are deciding at once the one with the lower page waits for the other, who counts on it.
+    What a job may take is reserved on the worker's page, so that workers which ask at the same moment do not count on
+    the same memory. No lock: a worker announces first and reads the others' pages after that; of two that are deciding
+    at once the one on the higher page counts on the other, who waits for it.
     """
 
     def __init__(self, settings: Settings, profiler: Profiler, page: Page, until: float, limit: int) -> None:
@@ -52,10 +52,11 @@ class Room:
         self._limit = limit
         self._system = memory.System()
         self._plenty = (0.0, 0)  # when it was read, bytes that were available
-        self.tight = False  # memory was reserved for the job that runs
+        self.taken = False  # memory is reserved for the job that runs
+        self._tight = False
 
     def declines(self, handler: str, *, fresh: bool) -> NotHere | None:
-        """Why a job of this handler is not to begin here; None: begin it, and call `leave` after it if `tight`.
+        """Why a job of this handler is not to begin here; None: begin it, and call `leave` after it if `taken`.
 
         fresh: this worker has run nothing yet.
         """
@@ -71,11 +72,13 @@ class Room:
             answer = self._decide(profile, memory.resident() or 0)
         return None if isinstance(answer, Here) else answer
 
-    def leave(self) -> None:
-        """The job has ended: take its reservation back, and what it has freed back to the system."""
-        self.tight = False
+    def leave(self) -> bool:
+        """The job has ended: take its reservation back; True if others may wait for what it has freed."""
+        tight, self._tight, self.taken = self._tight, False, False
+        if tight:
+            memory.trim()  # before the reservation ends: others would see neither
         self._page.reserved = 0
-        memory.trim()
+        return tight
 
     def _decide(self, profile: Profile, size: int) -> Here | NotHere:
         place = Place(
@@ -85,7 +88,7 @@ class Room:
             size=size,
             left_s=self._until - time.monotonic() if self._until else None,
         )
-        if (profile.peak or 0) < MATTERS or self._has_plenty(profile.peak or 0):
+        if (profile.peak or 0) < MATTERS:
             return admit(profile, place, self._rules)
         return self._reserve(profile, place)
 
@@ -102,36 +105,45 @@ class Room:
         return PLENTY * workers * peak + self._rules.system < available
 
     def _reserve(self, profile: Profile, place: Place) -> Here | NotHere:
-        """Decide on what is really there, and reserve what the job may take if it is let in."""
+        """Decide, and reserve what the job may take if it is let in."""
         page = self._page
         peak = profile.peak or 0
         page.resident = memory.resident() or 0
         page.reserved = -peak  # announced: only then look
         try:
-            others = [other for other in page.ledger if other.index != page.index]
-            for other in others:
-                if other.index > page.index:
-                    _await_decision(other)
-            available, pressure = self._system.available(), self._system.pressure()
-            answer = admit(
-                profile,
-                replace(
-                    place,
-                    available=None if available is None else available - memory.outstanding(others),
-                    pressure=pressure.full if pressure else 0.0,
-                    alone=all(other.current < 0 for other in others),
-                ),
-                self._rules,
-            )
+            tight = not self._has_plenty(peak)
+            answer = admit(profile, self._seen(place) if tight else place, self._rules)
             if isinstance(answer, Here):
                 page.reserved = peak
-                self.tight = True
+                self.taken, self._tight = True, tight
             return answer
         finally:
             page.reserved = max(page.reserved, 0)
 
+    def _seen(self, place: Place) -> Place:
+        """The place with what the system really has, less what was promised to others."""
+        page = self._page
+        others = [other for other in page.ledger if other.index != page.index]
+        # Those above who were deciding before we announced have not counted on us: their decision is awaited. Whoever
+        # of them begins to decide after that has seen us, and need not be counted.
+        decided = [other for other in others if other.index > page.index and _decided(other)]
+        promised = memory.outstanding(decided, asking=False)
+        promised += memory.outstanding(other for other in others if other not in decided)
+        # Read last: what is taken between the two readings is counted twice rather than not at all.
+        available, pressure = self._system.available(), self._system.pressure()
+        return replace(
+            place,
+            available=None if available is None else available - promised,
+            pressure=pressure.full if pressure else 0.0,
+            alone=all(other.current < 0 for other in others),
+        )
 
-def _await_decision(other: Page) -> None:
+
+def _decided(other: Page) -> bool:
+    """Wait until a neighbour is not deciding; False if that takes too long."""
     until = time.monotonic() + ASKING_S
-    while other.reserved < 0 and time.monotonic() < until:
+    while other.reserved < 0:
+        if time.monotonic() > until:
+            return False
         time.sleep(0)
+    return True

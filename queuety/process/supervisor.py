@@ -304,7 +304,10 @@ class Supervisor:
 
     def _ends_with(self, page: Page) -> bool:
         """True if this worker's leaving by itself ends the command."""
-        return self.plan.mode is Mode.ONCE or (self.plan.max_jobs > 0 and self.wanted == 1)
+        if self.plan.mode is Mode.ONCE:
+            return True
+        # One that is to be replaced, for its size, has not run the jobs that the command is to run.
+        return self.plan.max_jobs > 0 and self.wanted == 1 and not page.text.startswith("replaced")
 
     def _cannot_start(self, one: Child, code: int) -> None:
         if self._roll:

@@ -105,13 +105,14 @@ class Waiting:
         limit = self._plan.settings.worker_max_memory
         if limit and base > limit:
             limit = base + memory.HEADROOM
+        promised = memory.outstanding(pages)  # first: see Room
         available, pressure = self._system.available(), self._system.pressure()
         return Place(
             limit=limit,
             kept=self._kept,
             base=base,
             size=base,
-            available=None if available is None else available - memory.outstanding(pages),
+            available=None if available is None else available - promised,
             pressure=pressure.full if pressure else 0.0,
             alone=all(page.current < 0 for page in pages),
         )
