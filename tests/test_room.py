@@ -137,8 +137,8 @@ def test_processes_that_ask_at_the_same_moment_never_get_more_than_there_is(box)
         finally:
             os._exit(code)
 
-    most = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    assert max(most) == 2
+    seen = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    assert max(seen) == 2
 
 
 def test_a_profile_whose_peak_is_unknown_holds_up_nothing(box):

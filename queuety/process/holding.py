@@ -72,21 +72,21 @@ class Holding:
             if handler is None or page.cancel == job.id:
                 self._pass_over(slot, job, cancelled=handler is not None)
                 continue
-            if job.limits and self._too_late(job):
-                self.late += 1
-                self._give_back(slot, slot + 1)
-                continue
             if worker.room is not None:
                 declined = worker.room.declines(job.handler, fresh=worker.untouched and not self.done)
                 if declined is not None:
                     self._decline(slot, job, declined)
                     continue
+            if job.limits and self._too_late(job):
+                self.late += 1
+                self._give_back(slot, slot + 1)
+                self._leave_room()
+                continue
             alone = len(jobs) > 1 and worker.pace.get(job.handler, math.inf) > QUICK_S
             if alone:  # it may take long: nobody waits behind it, or for its end
                 self.part(slot)
             begun = self._run_one(slot, job, handler)
-            if worker.room is not None and worker.room.taken and worker.room.leave():
-                worker.poke()
+            self._leave_room()
             if not begun:
                 self._give_back(slot)
                 break
@@ -128,8 +128,18 @@ class Holding:
                 self.page.marks[place] = Mark.DROPPED
                 job = self._jobs[place]
                 self._book(job, GiveBack())
-                if job.limits:
-                    self.batch.unstarted += [key for key in job.keys if key.startswith(RATE)]
+                self._unstart(job)
+
+    def _unstart(self, job: Claimed) -> None:
+        """Take back what its claim counted as a start under a rate."""
+        if job.limits:
+            self.batch.unstarted += [key for key in job.keys if key.startswith(RATE)]
+
+    def _leave_room(self) -> None:
+        """Take back what was reserved for the job; the keeper looks whether others wait for it."""
+        room = self._worker.room
+        if room is not None and room.taken and room.leave():
+            self._worker.poke()
 
     def _too_late(self, job: Claimed) -> bool:
         """Whether a job with a rate would begin later than its claim has promised; if not, it begins now."""
@@ -227,6 +237,7 @@ class Holding:
         """
         worker, page = self._worker, self.page
         page.marks[slot] = Mark.DROPPED
+        self._unstart(job)
         if why.kind is Kind.SYSTEM or (why.kind is Kind.WORKER and not why.fresh):
             self.batch.parked.append((job.id, f"memory:{job.handler}"))
             page.count_one(Counter.PARKED)
