@@ -239,7 +239,9 @@ class Queuety:
         from queuety.features import why
 
         with self._borrow() as conn:
-            return why.explain(conn, job_id)
+            settings = self.settings
+            queues, groups = settings.resource_queue_cost_budgets, settings.resource_group_cost_budgets
+            return why.explain(conn, job_id, queues or {}, groups or {})
 
     def doctor(self) -> list[Check]:
         """Look at everything that can be wrong with the installation; raises nothing, not even for no database."""

@@ -16,7 +16,7 @@ from queuety.features.doctor import Check, Level
 from queuety.features.why import Reason
 from queuety.policy.profile import CLASSES
 from queuety.store import claims, profiles, workers
-from queuety.store.claims import Lanes, Want
+from queuety.store.claims import Budgets, Lanes, Want
 from queuety.store.connect import Connection
 from queuety.store.profiles import Taken
 from tests import ROOT
@@ -167,6 +167,63 @@ def test_a_job_that_fits_nowhere_says_so_of_each_pool(app, conn, why):
     assert "fits in no living pool" in reason.text
     assert "400 MB are to be had here with 128 MB kept free (cgroup v2)" in reason.text
     assert "the worker's limit is 100 MB" in reason.text
+
+
+def limited(app: Queuety, **limits: Any) -> Any:
+    return app.enqueue("ok", **limits)
+
+
+def claimed(conn: Connection, size: int = 10, **budgets: dict[str, int]) -> None:
+    """Claim what there is room for; the rest is parked."""
+    want = Want(Lanes(("default",)), size, "box#7", 60.0, budgets=Budgets(**budgets))
+    claims.turn(conn, None, want)
+
+
+def test_a_job_of_a_full_group_says_how_many_run_and_may(app, conn, why):
+    pool(conn)
+    limited(app, concurrency_group="tenant:42", concurrency_limit=1)
+    claimed(conn)
+    second = limited(app, concurrency_group="tenant:42", concurrency_limit=1)
+    job = limited(app, concurrency_group="tenant:42", concurrency_limit=1)
+    claimed(conn)
+
+    [reason] = why(job)
+
+    assert app.find(second.id).parked_on == "group:tenant:42"
+    assert reason.kind == "group"
+    assert "its group tenant:42 has 1 runs, and 1 may run at a time" in reason.text
+    assert "with 1 of its queue before it" in reason.text
+
+
+def test_a_job_under_a_rate_says_when_the_next_start_is(app, conn, why):
+    pool(conn)
+    limited(app, rate_limit=(1, 60), rate_key="api")
+    claimed(conn)
+    job = limited(app, rate_limit=(1, 60), rate_key="api")
+    claimed(conn)
+
+    [reason] = why(job)
+
+    assert reason.kind == "rate"
+    assert reason.text.startswith("its rate api allows 1 starts in 60 s, and has had 1; the next one in ")
+    assert 0 < reason.figures["next_s"] <= 121
+
+
+def test_a_job_over_the_budget_of_its_queue_says_what_is_in_use(app, database, conn):
+    pool(conn)
+    own = Queuety(database, resource_queue_cost_budgets='{"default": 5}')
+    first, second, third = (limited(own, cost_units=cost) for cost in (4, 3, 9))
+    claimed(conn, size=1, queues={"default": 5})
+    claimed(conn, queues={"default": 5})
+
+    [waits], [never] = own.why(second.id).reasons, own.why(third.id).reasons
+
+    assert own.find(first.id).state == "processing"
+    assert waits.text.startswith("its queue default has 4 cost units in use of 5, it costs 3; it waits for")
+    assert never.text == "it can never run: it costs 9, and the whole budget of its queue default is 5"
+    [check] = [one for one in own.doctor() if one.name == "parked" and one.level is Level.FAIL]
+    assert "queue default" in check.text
+    own.close()
 
 
 def test_every_reason_is_told_and_not_the_first_alone(app, conn, why):

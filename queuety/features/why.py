@@ -11,7 +11,7 @@ from queuety.features import pools
 from queuety.model import Job, State
 from queuety.store import search, standing
 from queuety.store.connect import Connection
-from queuety.store.standing import MOST, Process, Waiting
+from queuety.store.standing import MOST, Process, Use, Waiting
 
 MB = 1 << 20
 
@@ -34,8 +34,22 @@ class Explanation:
     reasons: tuple[Reason, ...]
 
 
-def explain(conn: Connection, job_id: int) -> Explanation:
-    """Say why a job does not run now, or that it does, or how it ended. Raises JobNotFound."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known besides the job. queue_budgets, group_budgets: cost units by name, as the settings here say."""
+
+    processes: list[Process]
+    queue_budgets: Mapping[str, int]
+    group_budgets: Mapping[str, int]
+
+
+def explain(
+    conn: Connection, job_id: int, queue_budgets: Mapping[str, int], group_budgets: Mapping[str, int]
+) -> Explanation:
+    """Say why a job does not run now, or that it does, or how it ended. Raises JobNotFound.
+
+    queue_budgets, group_budgets: as the settings here say; what is set in the database wins.
+    """
     search.check_id(job_id)
     with conn.transaction():
         conn.execute(
@@ -48,7 +62,9 @@ def explain(conn: Connection, job_id: int) -> Explanation:
         processes = standing.processes(conn)
         if job.state == State.PROCESSING:
             return Explanation(job_id, State.PROCESSING, (_running(job, processes),))
-        return Explanation(job_id, State.PENDING, tuple(_pending(conn, job, processes)))
+        return Explanation(
+            job_id, State.PENDING, tuple(_pending(conn, job, Known(processes, queue_budgets, group_budgets)))
+        )
 
 
 def _ended(job: Job) -> Reason:
@@ -73,10 +89,11 @@ def _running(job: Waiting, processes: list[Process]) -> Reason:
     return Reason("running", text, figures)
 
 
-def _pending(conn: Connection, job: Waiting, processes: list[Process]) -> list[Reason]:
+def _pending(conn: Connection, job: Waiting, known: Known) -> list[Reason]:
     reasons: list[Reason] = []
+    processes = known.processes
     if job.parked_on:
-        reasons.append(_parked(conn, job, job.parked_on, processes))
+        reasons.append(_parked(conn, job, job.parked_on, known))
     if job.paused:
         until = f" until {_moment(job.paused_until)}" if job.paused_until else ""
         because = f": {job.pause_reason}" if job.pause_reason else ""
@@ -129,16 +146,16 @@ def _in_line(conn: Connection, job: Waiting, serving: list[Process]) -> Reason:
 # ── parked ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parked(conn: Connection, job: Waiting, key: str, processes: list[Process]) -> Reason:
+def _parked(conn: Connection, job: Waiting, key: str, known: Known) -> Reason:
     kind, _, name = key.partition(":")
     tell = _KEYS.get(kind)
     if tell is None:
         return Reason("parked", f"it is parked on {key} for {span(job.parked_s)}", {"parked_on": key})
-    return tell(conn, job, name, processes)
+    return tell(conn, job, name, known)
 
 
-def _on_handler(conn: Connection, job: Waiting, name: str, processes: list[Process]) -> Reason:
-    have = [one for one in pools.serving(processes, "worker", [job.queue]) if name in one.handlers]
+def _on_handler(_: Connection, job: Waiting, name: str, known: Known) -> Reason:
+    have = [one for one in pools.serving(known.processes, "worker", [job.queue]) if name in one.handlers]
     figures = {"handler": name, "parked_s": job.parked_s, "workers": len(have)}
     text = f"it is parked for {span(job.parked_s)}: a worker without the handler {name} has had it in hand"
     if have:
@@ -149,8 +166,8 @@ def _on_handler(conn: Connection, job: Waiting, name: str, processes: list[Proce
     return Reason("handler", text, figures)
 
 
-def _on_memory(conn: Connection, job: Waiting, name: str, processes: list[Process]) -> Reason:
-    keepers = pools.serving(processes, "keeper", [job.queue])
+def _on_memory(conn: Connection, job: Waiting, name: str, known: Known) -> Reason:
+    keepers = pools.serving(known.processes, "keeper", [job.queue])
     profile = pools.profile(conn, name, keepers)
     text = f"it is parked for {span(job.parked_s)} for want of memory"
     if profile is None or profile.peak is None:
@@ -175,9 +192,73 @@ def _on_memory(conn: Connection, job: Waiting, name: str, processes: list[Proces
     return Reason("memory", text, figures)
 
 
-_KEYS: dict[str, Callable[[Connection, Waiting, str, list[Process]], Reason]] = {
+def _on_group(conn: Connection, job: Waiting, name: str, known: Known) -> Reason:
+    limits = job.limits or {}
+    use = standing.places(conn, name, limits.get("concurrency"))
+    figures = {"group": name, "limit": use.limit, "running": use.used}
+    text = f"its group {name} has {use.used} runs, and {_most(use)} may run at a time"
+    units = standing.units(conn, "group", name, known.group_budgets.get(name))
+    if units.limit is not None:
+        cost = limits.get("cost") or 1
+        text += f"; {units.used} of {units.limit} cost units are in use, it costs {cost}"
+        figures |= {"budget": units.limit, "cost_used": units.used, "cost": cost}
+    return _waiting(conn, job, "group", text, figures)
+
+
+def _on_queue(conn: Connection, job: Waiting, name: str, known: Known) -> Reason:
+    use = standing.units(conn, "queue", name, known.queue_budgets.get(name))
+    cost = (job.limits or {}).get("cost") or 1
+    figures = {"queue": name, "budget": use.limit, "cost_used": use.used, "cost": cost}
+    text = f"its queue {name} has {use.used} cost units in use of {_most(use)}, it costs {cost}"
+    return _waiting(conn, job, "budget", text, figures)
+
+
+def _on_rate(conn: Connection, job: Waiting, name: str, _: Known) -> Reason:
+    limits = job.limits or {}
+    use = standing.starts(conn, name, limits.get("rate_count"), limits.get("rate_s"))
+    figures = {
+        "rate": name,
+        "limit": use.limit,
+        "window_s": use.window_s,
+        "started": use.used,
+        "next_s": use.next_s,
+    }
+    text = f"its rate {name} allows {_most(use)} starts in {use.window_s:g} s, and has had {use.used}"
+    if use.next_s is not None and use.limit is not None and use.used >= use.limit:
+        text += f"; the next one in {span(use.next_s)}"
+    return _waiting(conn, job, "rate", text, figures)
+
+
+def _on_never(conn: Connection, job: Waiting, rest: str, known: Known) -> Reason:
+    kind, _, name = rest.partition(":")
+    budgets = known.group_budgets if kind == "group" else known.queue_budgets
+    use = standing.units(conn, kind, name, budgets.get(name))
+    cost = (job.limits or {}).get("cost") or 1
+    figures = {kind: name, "budget": use.limit, "cost": cost}
+    text = f"it can never run: it costs {cost}, and the whole budget of its {kind} {name} is {_most(use)}"
+    return Reason("never", text, figures)
+
+
+def _waiting(conn: Connection, job: Waiting, kind: str, text: str, figures: dict[str, Any]) -> Reason:
+    """A reason of a key that has a line of its own."""
+    before = standing.parked_before(conn, job)
+    text += f"; it waits for {span(job.parked_s)}, with {before} of its queue before it"
+    return Reason(kind, text, {**figures, "parked_s": job.parked_s, "ahead": before})
+
+
+def _most(use: Use) -> str:
+    if use.limit is None:
+        return "as many as the settings of its pools say"
+    return f"{use.limit} (set in the database)" if use.set else str(use.limit)
+
+
+_KEYS: dict[str, Callable[[Connection, Waiting, str, Known], Reason]] = {
     "handler": _on_handler,
     "memory": _on_memory,
+    "group": _on_group,
+    "queue": _on_queue,
+    "rate": _on_rate,
+    "never": _on_never,
 }
 
 

@@ -153,6 +153,90 @@ def parked(conn: Connection, key: str) -> tuple[int, float, tuple[str, ...]]:
     return int(count), float(oldest), tuple(queues)
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a limited key has and uses. set: the limit stands in the database, and wins over the job's own.
+
+    limit: runs, cost units or starts at most; None: not known here.  used: of that.  window_s: of a rate.
+    next_s: seconds until a rate has room again.
+    """
+
+    limit: int | None
+    used: int
+    set: bool
+    window_s: float = 0.0
+    next_s: float | None = None
+
+
+def places(conn: Connection, group: str, of_job: int | None) -> Use:
+    """Runs of a group. of_job: the limit that the job brings. Index: jobs_group."""
+    [(limit, used)] = reader.rows(
+        conn,
+        """
+        SELECT
+            (SELECT m.concurrency FROM queuety.meters AS m WHERE m.kind = 'group' AND m.name = %(name)s),
+            (queuety.group_use(%(name)s, 0)).places
+        """,
+        {"name": group},
+    )
+    return Use(of_job if limit is None else limit, used, limit is not None)
+
+
+def units(conn: Connection, kind: str, name: str, by_settings: int | None) -> Use:
+    """Cost units of a group or queue. kind: group or queue.  by_settings: the budget that the settings name."""
+    used = "(queuety.group_use(%(name)s, 0)).cost" if kind == "group" else "queuety.queue_use(%(name)s, 0)"
+    [(budget, cost)] = reader.rows(
+        conn,
+        f"SELECT (SELECT m.budget FROM queuety.meters AS m WHERE m.kind = %(kind)s AND m.name = %(name)s), {used}",
+        {"kind": kind, "name": name},
+    )
+    return Use(by_settings if budget is None else budget, cost, budget is not None)
+
+
+def starts(conn: Connection, name: str, count: int | None, window_s: float | None) -> Use:
+    """Starts under a rate. count, window_s: what the job brings. Index: starts_window."""
+    [(limit, window, used, next_s)] = reader.rows(
+        conn,
+        """
+        SELECT r.rate_count, w.s, queuety.rate_use(%(key)s, w.s),
+            (
+                SELECT extract(EPOCH FROM min(s.begun_by) - clock_timestamp())::float8 + w.s
+                FROM queuety.starts AS s
+                WHERE s.key = %(key)s AND s.begun_by > clock_timestamp() - make_interval(secs => w.s)
+            )
+        FROM (SELECT 1) AS one
+        LEFT JOIN queuety.meters AS r ON r.kind = 'rate' AND r.name = %(name)s
+        CROSS JOIN LATERAL (SELECT coalesce(r.rate_s, %(window)s::float8, 1) AS s) AS w
+        """,
+        {"key": f"rate:{name}", "name": name, "window": window_s},
+    )
+    return Use(count if limit is None else limit, int(used), limit is not None, float(window), next_s)
+
+
+def parked_before(conn: Connection, job: Waiting) -> int:
+    """How many jobs of its queue wait for the same key with a better place, counted up to MOST. Index: jobs_parked."""
+    [(count,)] = reader.rows(
+        conn,
+        """
+        SELECT count(*)
+        FROM (
+            SELECT 1
+            FROM queuety.jobs AS j
+            WHERE j.parked_on = %(key)s
+                AND j.queue = %(queue)s
+                AND j.available_at <= statement_timestamp()
+                AND (j.priority, j.available_at, j.id) < (%(priority)s, %(at)s, %(id)s)
+            LIMIT %(most)s
+        ) AS before
+        """,
+        {
+            "key": job.parked_on, "queue": job.queue, "priority": job.priority, "at": job.available_at,
+            "id": job.id, "most": MOST,
+        },
+    )  # fmt: skip
+    return int(count)
+
+
 def stranded(conn: Connection) -> tuple[int, float]:
     """(jobs whose lease has run out, counted up to MOST; seconds since the first did). Index: jobs_leases."""
     [(count, longest)] = reader.rows(
