@@ -32,9 +32,8 @@ class Size:
             limits, interval_s=settings.worker_pool_scale_interval, grace_s=settings.worker_pool_idle_grace
         )
         self._settings = settings
-        self._lately_s = 2 * max(
-            self.limits.interval_s, settings.worker_sleep
-        )  # a worker looks at least so often
+        # A sleeper looks by itself after 10 poll intervals; one that has not is stuck rather than idle.
+        self._lately_s = max(2 * self.limits.interval_s, 12 * settings.worker_sleep)
         self._ledger = ledger
         self._system = memory.System()
         self._history = History()
