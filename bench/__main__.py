@@ -22,7 +22,12 @@ FIGURES = {
     "kill": "SIGKILL of a worker to the next start of its job",
     "idle": "transactions and CPU of a pool with nothing to do",
     "memory": "of each process of a pool",
+    "group": "a concurrency group over three pools, without kills and with",
+    "rate": "a rate over four pools: starts in the fullest window, and on average",
+    "parked": "the drain among a million jobs that wait for full groups",
+    "price": "the drain of jobs whose limit is never reached, against plain ones",
 }
+LIMITS = ("group", "rate", "parked", "price")  # figures of bench.limits; any other has a module of its own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scale=given.scale,
         samples=given.samples,
         seconds=given.seconds,
+        busy_ms=given.busy_ms,
         peers=NAMES if given.peers else tuple(given.peer),
         peer_python=given.peer_python,
     )
@@ -47,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Bench.open(options, given.dir) as bench:
             for name in given.figures or FIGURES:
                 try:
-                    importlib.import_module(f"bench.{name}").measure(bench)
+                    _measure(name, bench)
                 except (BenchError, QueuetyError) as error:
                     print(f"{name}: {error}", file=sys.stderr)
                     code = 1
@@ -59,6 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     return code
+
+
+def _measure(name: str, bench: Bench) -> None:
+    module, function = ("limits", name) if name in LIMITS else (name, "measure")
+    getattr(importlib.import_module(f"bench.{module}"), function)(bench)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,7 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_count, help="how often each contestant has its turn")
     parser.add_argument("--samples", type=_count, help="latency (300) and kill (30): how many")
     parser.add_argument("--seconds", type=float, default=30.0, help="idle: how long to watch (default 30)")
-    parser.add_argument("--scale", type=float, default=1.0, help="ballast: share of the millions (default 1)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="ballast and parked: share of the millions (default 1)"
+    )
+    parser.add_argument(
+        "--busy-ms", type=float, default=50.0, help="group: how long each job takes (default 50)"
+    )
     parser.add_argument(
         "--peers", action="store_true", help="measure other queues too; installs them from PyPI into a cache"
     )

@@ -43,6 +43,7 @@ class Options:
     samples: int | None = None
     scale: float = 1.0
     seconds: float = 30.0
+    busy_ms: float = 50.0
     peers: tuple[str, ...] = ()
     peer_python: str = ""
 

@@ -40,19 +40,23 @@ def measure(bench: Bench) -> None:
             bench.show(_table(series, workers, jobs, [peer for peer, _ in others]))
 
 
-def load(conn: Connection, jobs: int, *, clear: bool = True) -> int:
-    """Write `jobs` no-op jobs that are due; returns the lowest id. clear: empty the tables first."""
+def load(conn: Connection, jobs: int, *, clear: bool = True, limits: str | None = None) -> int:
+    """Write `jobs` no-op jobs that are due; returns the lowest id.
+
+    clear: empty the tables first.  limits: JSON, what each must have room for.
+    """
     if clear:
         conn.execute("TRUNCATE queuety.jobs, queuety.finished_jobs")
     conn.execute(PAUSE)
     row = conn.execute(
         """
         WITH written AS (
-            INSERT INTO queuety.jobs (handler) SELECT 'noop' FROM generate_series(1, %s) RETURNING id
+            INSERT INTO queuety.jobs (handler, limits) SELECT 'noop', %s::jsonb FROM generate_series(1, %s)
+            RETURNING id
         )
         SELECT min(written.id) FROM written
         """,
-        [jobs],
+        [limits, jobs],
     ).fetchone()
     conn.execute("VACUUM (ANALYZE) queuety.jobs")
     conn.execute("CHECKPOINT")
@@ -60,9 +64,11 @@ def load(conn: Connection, jobs: int, *, clear: bool = True) -> int:
     return int(row[0])
 
 
-def ours(conn: Connection, url: str, workers: int, jobs: int, *, clear: bool = True) -> float:
+def ours(
+    conn: Connection, url: str, workers: int, jobs: int, *, clear: bool = True, limits: str | None = None
+) -> float:
     """Jobs per second of a pool."""
-    first = load(conn, jobs, clear=clear)
+    first = load(conn, jobs, clear=clear, limits=limits)
     with Pool(url, workers) as pool:
         pool.until_asleep()
         return time_ours(conn, pool, first, jobs)

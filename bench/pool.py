@@ -19,13 +19,15 @@ class Pool:
 
     All settings are the defaults, but that killed workers, being part of a figure, are not logged.
 
-    Its handlers `stamp` and `die` tell when they begin: read it with `stamp()`.
+    Its handlers `stamp` and `die` tell when they begin: read it with `stamp()`. `busy` and `mark` write to the open
+    file `ledger`.
     """
 
-    def __init__(self, url: str, workers: int) -> None:
+    def __init__(self, url: str, workers: int, *, ledger: int | None = None) -> None:
         self.url = url
         self.workers = workers
         self._stamps, write = os.pipe()
+        kept = {"BENCH_STAMPS": write} | ({} if ledger is None else {"BENCH_LEDGER": ledger})
         self._rest = b""
         try:
             self.child = Child(
@@ -33,8 +35,8 @@ class Pool:
                 *("--app", "bench.application:app", "--log-level", "error"),
                 *("work", "--workers", str(workers)),
                 url=url,
-                extra={"BENCH_STAMPS": str(write)},
-                pass_fds=[write],
+                extra={name: str(number) for name, number in kept.items()},
+                pass_fds=[*kept.values()],
             )
         finally:
             os.close(write)
