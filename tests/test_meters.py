@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from queuety import Queuety, UsageError
 from queuety.model import Again, Complete, ErrorInfo, Limits
-from queuety.store import claims
+from queuety.store import claims, retention
 from queuety.store.claims import Batch, Budgets, Claimed, Lanes, Turn, Want
 from queuety.store.connect import Connection, connect
 from tests.apps.limited import app as limited
@@ -326,7 +327,39 @@ def test_a_start_that_did_not_happen_is_taken_back(
 
     claims.turn(one.conn, batch, None)
 
-    assert conn.execute("SELECT sum(starts) FROM queuety.starts").fetchone() == (0,)
+    assert conn.execute("SELECT sum(starts), min(begun_by) < now() FROM queuety.starts").fetchone() == (
+        0,
+        False,
+    )
+
+
+def test_a_start_counts_from_when_it_happened_once_that_is_known(
+    app: Queuety, worker: Callable[..., Worker], conn: Connection
+):
+    app.enqueue("twice")
+    one = worker(guard_s=30.0)
+    job = one.turn().jobs[0]
+    batch = Batch(job.lease)
+    batch.add(job.id, OK)
+    batch.freed = {"rate:twice"}
+    batch.begun_s = time.monotonic() - 0.4
+
+    claims.turn(one.conn, batch, None)
+
+    row = conn.execute(
+        "SELECT extract(EPOCH FROM clock_timestamp() - begun_by)::float8 FROM queuety.starts"
+    ).fetchone()
+    assert row is not None
+    assert 0.3 < row[0] < 5
+
+
+def test_starts_that_no_window_holds_any_more_are_forgotten(conn: Connection):
+    conn.execute(
+        "INSERT INTO queuety.starts VALUES ('rate:a', 1, now() - interval '2 days', 1), ('rate:a', 2, now(), 1)"
+    )
+
+    assert retention.prune_starts(conn) == 1
+    assert conn.execute("SELECT lease FROM queuety.starts").fetchall() == [(2,)]
 
 
 # ── what is stored ────────────────────────────────────────────────────────────────────────────────

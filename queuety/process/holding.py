@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("queuety.worker")
 
 QUICK_S = 0.02  # a handler that takes longer on average never has company
+SLACK_S = 0.01  # a handler may begin so long after it was called, on a busy machine
 COMPANY_S = 0.1  # company stuck for so long behind a job is settled and given back
 
 
@@ -54,6 +55,7 @@ class Holding:
         self.done = 0
         self.queues: list[str] = []  # of the jobs that were run
         self.late = 0  # jobs with a rate that could not begin soon enough
+        self._started = 0.0  # the latest moment at which the last job with a rate began
 
     def run(self) -> float:
         """Run the jobs; returns the seconds spent. What is not begun is in the batch to be given back."""
@@ -77,14 +79,15 @@ class Holding:
                 if declined is not None:
                     self._decline(slot, job, declined)
                     continue
-            if job.limits and self._too_late(job):
+            alone = len(jobs) > 1 and worker.pace.get(job.handler, math.inf) > QUICK_S
+            if alone:  # it may take long: nobody waits behind it, or for its end
+                self.part(slot)
+            rated = job.limits is not None and any(key.startswith(RATE) for key in job.keys)
+            if rated and time.monotonic() - page.looked > worker.guard_s:  # later than its claim has promised
                 self.late += 1
                 self._give_back(slot, slot + 1)
                 self._leave_room()
                 continue
-            alone = len(jobs) > 1 and worker.pace.get(job.handler, math.inf) > QUICK_S
-            if alone:  # it may take long: nobody waits behind it, or for its end
-                self.part(slot)
             begun = self._run_one(slot, job, handler)
             self._leave_room()
             if not begun:
@@ -93,9 +96,12 @@ class Holding:
             self.done += 1
             self.queues.append(job.queue)
             now = time.monotonic()
+            if rated:
+                self._started = min(now, page.began + SLACK_S)
             if alone:
                 break
         worker.alarm.off()
+        self.batch.begun_s = self._started  # only now: while one runs, it may have begun later
         return now - started
 
     def part(self, slot: int) -> None:
@@ -140,16 +146,6 @@ class Holding:
         room = self._worker.room
         if room is not None and room.taken and room.leave():
             self._worker.poke()
-
-    def _too_late(self, job: Claimed) -> bool:
-        """Whether a job with a rate would begin later than its claim has promised; if not, it begins now."""
-        now = time.monotonic()
-        if not any(key.startswith(RATE) for key in job.keys):
-            return False
-        if now - self.page.looked > self._worker.guard_s:
-            return True
-        self.batch.begun_s = now
-        return False
 
     def _run_one(self, slot: int, job: Claimed, handler: Handler[..., Any]) -> bool:
         """Run one job to its outcome and book it; False if the keeper had taken it back."""
@@ -217,6 +213,7 @@ class Holding:
         The latter is left to others for a while, parked, so that it costs nobody's claim anything.
         """
         self.page.marks[slot] = Mark.DROPPED
+        self._unstart(job)
         grace = self._worker.settings.unknown_handler_grace
         if cancelled:
             self._book(job, Cancel())

@@ -439,6 +439,7 @@ class Keeper:
             _, self._pruned_to = retention.prune_keys(conn, self._pruned_to)
             if self._pruned_to:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
+            retention.prune_starts(conn)
             workers.forget_silent(conn, max(10 * self._stale, 600.0))
 
     def _end_of_flush(self, conn: connect.Connection, now: float) -> None:

@@ -19,7 +19,7 @@ from queuety.policy.retry import Backoff
 from queuety.policy.shares import Shares
 from queuety.process import memory
 from queuety.process.alarm import Alarm
-from queuety.process.holding import Holding
+from queuety.process.holding import SLACK_S, Holding
 from queuety.process.host import end_own_group, own_memory
 from queuety.process.ledger import SLOTS, Counter, Cut, Page, Phase
 from queuety.process.output import Standard
@@ -223,7 +223,7 @@ class Worker:
             self.settings.stale_timeout,
             tuple(self.skip),
             self._budgets,
-            self.guard_s,
+            self.guard_s + SLACK_S,
         )
 
     def _rewind(self) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FRONT = float("-inf")
 RATE = "rate:"
+LONG_S = 1e6
 LARGEST_CAP = 2**31 - 1
 
 
@@ -440,7 +441,8 @@ def _began(batch: Batch) -> Step:
             "lease": str(batch.lease),
             "keys": texts(sorted(key for key in batch.freed if key.startswith(RATE))),
             "none": texts(batch.unstarted),
-            "ago": str(time.monotonic() - batch.begun_s if batch.begun_s else 0.0),
+            # Before the run has ended nobody knows better than the claim did.
+            "ago": str(time.monotonic() - batch.begun_s if batch.begun_s else -LONG_S),
         },
     )
 

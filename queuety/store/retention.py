@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from queuety.errors import UsageError
+from queuety.limits import LONGEST_WINDOW_S
 from queuety.store.connect import Connection
 from queuety.store.statements import statement
 
@@ -91,3 +92,8 @@ def _number(conn: Connection, name: str, values: dict[str, int]) -> int:
 def _check(name: str, days: int, most: int) -> None:
     if not 0 <= days <= most:
         raise UsageError(f"{name} must be 0 to {most}, not {days}")
+
+
+def prune_starts(conn: Connection) -> int:
+    """Forget starts whose window is over, of rates that nobody has asked for since; return how many."""
+    return int(conn.execute(statement("prune_starts"), {"longest": LONGEST_WINDOW_S}).rowcount)
