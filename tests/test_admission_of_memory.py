@@ -176,6 +176,24 @@ def test_a_job_that_fits_in_no_worker_is_parked_and_not_spun_on(database, app, c
     assert (found.state, found.attempts, found.parked_on) == ("pending", 0, "memory:big")
 
 
+def test_a_job_that_finds_no_room_takes_no_start_of_its_rate_and_no_place_of_its_group(
+    database, app, conn, files
+):
+    taught(conn, "big", mb=200)
+    limits: dict[str, Any] = {
+        "rate_limit": (1, 600),
+        "rate_key": "api",
+        "concurrency_group": "g",
+        "concurrency_limit": 1,
+    }
+    app.enqueue("big", {"mb": 1}, **limits)
+
+    with daemon(database, "--max-memory=128MB", "--sleep=0.2", **files) as pool:
+        until(lambda: parked(conn, "memory:big"), what=pool.log())
+        other = app.enqueue("ok", **limits)
+        until(lambda: app.find(other.id).state == "completed", what=pool.log())
+
+
 def test_a_limit_that_nobody_has_set_holds_up_no_job(database, app, conn, files):
     taught(conn, "big", mb=200)
     job = app.enqueue("big", {"mb": 200})
@@ -283,6 +301,17 @@ def test_a_run_near_its_end_leaves_what_would_not_end_in_time(database, app, con
     assert 2 <= len(left) <= 3
     assert all(app.find(job.id).attempts == 0 for job in left)
     assert f"{len(left)} left that there was no time or place for" in pool.log()
+
+
+def test_once_leaves_a_job_that_would_not_end_in_time_and_takes_the_next(database, app, conn, files):
+    taught(conn, "sleep", seconds=60)
+    long, quick = app.enqueue("sleep", {"seconds": 60}), app.enqueue("ok")
+
+    with daemon(database, "--once", "--max-time=20", **files) as pool:
+        assert pool.wait(15) == 0
+
+    assert app.find(quick.id).state == "completed"
+    assert (app.find(long.id).state, app.find(long.id).attempts) == ("pending", 0)
 
 
 # ── the storm ─────────────────────────────────────────────────────────────────────────────────────────

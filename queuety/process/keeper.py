@@ -38,6 +38,7 @@ TICK_S = 0.1  # while a worker is awake
 STUCK_S = 0.3  # jobs held behind another for so long are taken back
 STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
 HOUR_S = 3600.0
+SEEN_S = 15.0  # a process of ours is seen at least so often: after a minute of silence nobody counts on it
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
 SOON_S = 0.005  # between two looks for room under a rate
@@ -153,7 +154,7 @@ class Keeper:
             self._bury_dead(conn)
             self._hear(conn)
             self._take_back(conn, now)
-            self._due("renew", self._stale / 4, now, lambda: self._renew(conn, now))
+            self._due("renew", min(self._stale / 4, SEEN_S), now, lambda: self._renew(conn, now))
             if self._listens and self.plan.mode is Mode.WORK:
                 self._sleepers.mind(conn, self._id, now, poked=poked)
             if now >= min(self._next["poll"], self._next["count"]):
