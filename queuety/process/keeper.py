@@ -379,12 +379,15 @@ class Keeper:
             self._wire.send({"backlog": due})
 
     def _refill(self, conn: connect.Connection, now: float) -> None:
-        """Unpark what there is room for, and come back when a rate has more."""
+        """Unpark what there is room for, and come back when a rate has more.
+
+        Very many keys are gone through bit by bit, in a tenth of the time.
+        """
         _, next_s, self._refilled = claims.refill(
             conn, self._sleepers.lanes, self._budgets, places=PLACES, after=self._refilled
         )
         if self._refilled is not None:
-            self._again_by(now)
+            self._again_by(now + max(10 * (time.monotonic() - now), SOON_S))
         elif next_s is not None:
             self._again_by(now + max(next_s + 0.001, SOON_S))
 
