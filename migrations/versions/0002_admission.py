@@ -71,52 +71,65 @@ COMMENT ON COLUMN queuety.starts.begun_by IS 'The latest moment at which one of 
 # time, so all that one lease holds of a group takes one place, and of a budget the cost of its dearest job.
 ADMISSION = r"""
 CREATE FUNCTION queuety.lock_meters(keys text[]) RETURNS void
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
+BEGIN
     -- A lock for each key, of which some share one; in one order, so that nobody waits in a circle.
-    SELECT count(pg_advisory_xact_lock(7100002, bucket))
-    FROM (SELECT DISTINCT hashtext(key) & 511 AS bucket FROM unnest(keys) AS key ORDER BY 1) AS buckets
+    PERFORM pg_advisory_xact_lock(7100002, bucket)
+    FROM (SELECT DISTINCT hashtext(key) & 511 AS bucket FROM unnest(keys) AS key ORDER BY 1) AS buckets;
+END
 $body$;
 COMMENT ON FUNCTION queuety.lock_meters(text[]) IS 'Lock the meters of keys until the end of the transaction';
 
 CREATE FUNCTION queuety.group_use(name text, besides bigint, OUT places integer, OUT cost bigint)
-LANGUAGE sql STABLE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
-    SELECT count(*)::integer, coalesce(sum(held.cost), 0)::bigint
+BEGIN
+    SELECT count(*)::integer, coalesce(sum(held.cost), 0)::bigint INTO places, cost
     FROM (
         SELECT max(coalesce((j.limits ->> 'cost')::integer, 1)) AS cost
         FROM queuety.jobs AS j
         WHERE j.limits ->> 'group' = group_use.name AND j.limits ->> 'group' IS NOT NULL AND j.parked_on IS NULL
             AND j.lease_until IS NOT NULL AND j.lease <> group_use.besides
         GROUP BY j.lease
-    ) AS held
+    ) AS held;
+END
 $body$;
 COMMENT ON FUNCTION queuety.group_use(text, bigint) IS 'What runs of a group, apart from one lease';
 
 CREATE FUNCTION queuety.queue_use(name text, besides bigint) RETURNS bigint
-LANGUAGE sql STABLE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
-    SELECT coalesce(sum(held.cost), 0)::bigint
-    FROM (
-        SELECT max(coalesce((j.limits ->> 'cost')::integer, 1)) AS cost
-        FROM queuety.jobs AS j
-        WHERE j.queue = queue_use.name AND j.metered AND j.lease_until IS NOT NULL AND j.lease <> queue_use.besides
-        GROUP BY j.lease
-    ) AS held
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(held.cost), 0)
+        FROM (
+            SELECT max(coalesce((j.limits ->> 'cost')::integer, 1)) AS cost
+            FROM queuety.jobs AS j
+            WHERE j.queue = queue_use.name AND j.metered AND j.lease_until IS NOT NULL
+                AND j.lease <> queue_use.besides
+            GROUP BY j.lease
+        ) AS held
+    );
+END
 $body$;
 COMMENT ON FUNCTION queuety.queue_use(text, bigint) IS
     'Cost units that run of a queue with a budget, apart from one lease';
 
 CREATE FUNCTION queuety.rate_use(name text, window_s double precision) RETURNS bigint
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
-    SELECT coalesce(sum(s.starts), 0)::bigint
-    FROM queuety.starts AS s
-    WHERE s.key = rate_use.name AND s.begun_by > clock_timestamp() - make_interval(secs => rate_use.window_s)
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(s.starts), 0)
+        FROM queuety.starts AS s
+        WHERE s.key = rate_use.name AND s.begun_by > clock_timestamp() - make_interval(secs => rate_use.window_s)
+    );
+END
 $body$;
 COMMENT ON FUNCTION queuety.rate_use(text, double precision) IS
     'Starts under a rate that are, or may be, within its window';
@@ -139,6 +152,7 @@ DECLARE
     _refused bigint[] := '{}';
     _waits text[] := '{}';
     _early text[] := '{}';     -- keys of jobs that came before their turn
+    _awaited text[];           -- keys, each with a queue of ours, that others of that queue wait for already
 BEGIN
     SELECT array_agg(DISTINCT k.key) INTO _keys
     FROM queuety.jobs AS j
@@ -152,6 +166,16 @@ BEGIN
         RETURN;
     END IF;
     PERFORM queuety.lock_meters(_keys);
+    SELECT array_agg(k.key || ' ' || q.queue) INTO _awaited
+    FROM unnest(_keys) AS k (key)
+    CROSS JOIN (
+        SELECT DISTINCT j.queue FROM queuety.jobs AS j
+        WHERE j.lease = _lease AND j.lease_until IS NOT NULL AND (j.limits IS NOT NULL OR j.metered)
+    ) AS q
+    CROSS JOIN LATERAL (
+        SELECT p.id FROM queuety.jobs AS p WHERE p.parked_on = k.key AND p.queue = q.queue
+        ORDER BY p.priority, p.available_at, p.id LIMIT 1
+    ) AS first;
     FOR _job IN
         SELECT
             j.id, j.queue, j.priority, j.available_at, coalesce((j.limits ->> 'cost')::integer, 1) AS cost,
@@ -187,7 +211,8 @@ BEGIN
             ELSIF _job.places >= _job.concurrency OR _job.group_cost + _job.cost > _job.group_budget
                 OR 'group:' || _job."group" = ANY (_full) THEN
                 _key := 'group:' || _job."group";
-            ELSIF queuety.before_its_turn('group:' || _job."group", _job.id) THEN
+            ELSIF 'group:' || _job."group" || ' ' || _job.queue = ANY (_awaited)
+                AND queuety.before_its_turn('group:' || _job."group", _job.id) THEN
                 _key := 'group:' || _job."group";
                 _early := _early || _key;
             END IF;
@@ -198,7 +223,8 @@ BEGIN
             ELSIF 'queue:' || _job.queue = ANY (_full)
                 OR _job.queue_cost + _job.cost > _job.queue_budget THEN
                 _key := 'queue:' || _job.queue;
-            ELSIF queuety.before_its_turn('queue:' || _job.queue, _job.id) THEN
+            ELSIF 'queue:' || _job.queue || ' ' || _job.queue = ANY (_awaited)
+                AND queuety.before_its_turn('queue:' || _job.queue, _job.id) THEN
                 _key := 'queue:' || _job.queue;
                 _early := _early || _key;
             END IF;
@@ -220,7 +246,8 @@ BEGIN
             END IF;
             IF _left[_place] <= 0 OR _rates[_place] = ANY (_full) THEN
                 _key := _rates[_place];
-            ELSIF queuety.before_its_turn(_rates[_place], _job.id) THEN
+            ELSIF _rates[_place] || ' ' || _job.queue = ANY (_awaited)
+                AND queuety.before_its_turn(_rates[_place], _job.id) THEN
                 _key := _rates[_place];
                 _early := _early || _key;
             ELSE
@@ -258,11 +285,12 @@ COMMENT ON FUNCTION queuety.admit(text[], jsonb, jsonb, double precision) IS
     'Admit what this transaction has claimed, or park it free; returns what was refused, and the key it waits for';
 
 CREATE FUNCTION queuety.before_its_turn(key text, job bigint) RETURNS boolean
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, queuety, pg_temp
 AS $body$
+BEGIN
     -- Whether another job of the same queue waits for the key with a better place.
-    SELECT EXISTS (
+    RETURN EXISTS (
         SELECT
         FROM queuety.jobs AS own
         CROSS JOIN LATERAL (
@@ -275,7 +303,8 @@ AS $body$
         ) AS first
         WHERE own.id = before_its_turn.job
             AND (first.priority, first.available_at, first.id) < (own.priority, own.available_at, own.id)
-    )
+    );
+END
 $body$;
 COMMENT ON FUNCTION queuety.before_its_turn(text, bigint) IS
     'Whether a job would pass one that waits for the same key';

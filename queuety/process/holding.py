@@ -30,7 +30,7 @@ from queuety.process.ledger import Counter, Cut, Mark, Phase
 from queuety.process.link import RunLink
 from queuety.process.report import counter_of, tell
 from queuety.store import claims, connect
-from queuety.store.claims import RATE, Batch, Claimed
+from queuety.store.claims import Batch, Claimed
 
 if TYPE_CHECKING:
     from queuety.handler import Handler
@@ -82,7 +82,7 @@ class Holding:
             alone = len(jobs) > 1 and worker.pace.get(job.handler, math.inf) > QUICK_S
             if alone:  # it may take long: nobody waits behind it, or for its end
                 self.part(slot)
-            rated = job.limits is not None and any(key.startswith(RATE) for key in job.keys)
+            rated = job.limits is not None and bool(job.rates)
             if rated and time.monotonic() - page.looked > worker.guard_s:  # later than its claim has promised
                 self.late += 1
                 self._give_back(slot, slot + 1)
@@ -139,7 +139,7 @@ class Holding:
     def _unstart(self, job: Claimed) -> None:
         """Take back what its claim counted as a start under a rate."""
         if job.limits:
-            self.batch.unstarted += [key for key in job.keys if key.startswith(RATE)]
+            self.batch.unstarted += job.rates
 
     def _leave_room(self) -> None:
         """Take back what was reserved for the job; the keeper looks whether others wait for it."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo, GiveBack, Limits, Priority, Settlement
@@ -43,10 +43,25 @@ class Claimed(NamedTuple):
     metered: bool | None
 
     @property
-    def keys(self) -> list[str]:
+    def keys(self) -> tuple[str, ...]:
         """The keys whose places and units its run takes."""
-        keys = Limits.from_json(self.limits).keys if self.limits else []
-        return [*keys, f"queue:{self.queue}"] if self.metered else keys
+        keys = _keys(self.limits) if self.limits else ()
+        return (*keys, f"queue:{self.queue}") if self.metered else keys
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """The keys whose starts it counts among."""
+        return _rates(self.limits) if self.limits else ()
+
+
+@lru_cache(4096)  # jobs of one handler mostly have the same limits
+def _keys(limits: str) -> tuple[str, ...]:
+    return tuple(Limits.from_json(limits).keys)
+
+
+@lru_cache(4096)
+def _rates(limits: str) -> tuple[str, ...]:
+    return tuple(key for key in _keys(limits) if key.startswith(RATE))
 
 
 class Facts(NamedTuple):
