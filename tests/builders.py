@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from queuety.store.claims import Claimed, Lanes
+from queuety.store.claims import Claimed
 from queuety.store.connect import Connection
+from queuety.store.lanes import Lanes
 from queuety.store.statements import statement
 
 

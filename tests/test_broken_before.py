@@ -14,7 +14,9 @@ from queuety import Queuety, State
 from queuety.model import Cancel
 from queuety.process.ledger import Ledger
 from queuety.store import claims
-from queuety.store.claims import Batch, Lanes, Want
+from queuety.store.batch import Batch
+from queuety.store.claims import Want
+from queuety.store.lanes import Lanes
 from tests import ROOT
 from tests.daemon import daemon, read_ledger, until
 

@@ -16,8 +16,9 @@ from queuety.features.doctor import Check, Level
 from queuety.features.why import Reason
 from queuety.policy.profile import CLASSES
 from queuety.store import claims, profiles, workers
-from queuety.store.claims import Budgets, Lanes, Want
+from queuety.store.claims import Budgets, Want
 from queuety.store.connect import Connection
+from queuety.store.lanes import Lanes
 from queuety.store.profiles import Taken
 from tests import ROOT
 from tests.daemon import daemon, until

@@ -9,8 +9,9 @@ import pytest
 from queuety import Queuety, UsageError
 from queuety.errors import MeterNotFound
 from queuety.store import claims
-from queuety.store.claims import Budgets, Lanes, Want
+from queuety.store.claims import Budgets, Want
 from queuety.store.connect import Connection
+from queuety.store.lanes import Lanes
 from tests.test_cli import Run, one_line
 from tests.test_cli import run as run
 from tests.test_meters import app as app

@@ -13,8 +13,10 @@ import pytest
 from queuety import Queuety, UsageError
 from queuety.model import Again, Complete, ErrorInfo, Limits
 from queuety.store import claims, retention
-from queuety.store.claims import Batch, Budgets, Claimed, Lanes, Turn, Want
+from queuety.store.batch import Batch
+from queuety.store.claims import Budgets, Claimed, Turn, Want
 from queuety.store.connect import Connection, connect
+from queuety.store.lanes import Lanes
 from tests.apps.limited import app as limited
 
 OK = Complete()

@@ -17,8 +17,10 @@ from psycopg import sql
 from queuety.model import Complete
 from queuety.policy.scale import COUNTED
 from queuety.store import claims
-from queuety.store.claims import Batch, Lanes, Want
+from queuety.store.batch import Batch
+from queuety.store.claims import Want
 from queuety.store.connect import Connection, connect, pin
+from queuety.store.lanes import Lanes
 from queuety.store.statements import array, statement
 
 LARGE = ("profiles", "jobs", "finished_jobs", "buried_jobs", "job_events", "unique_keys")

@@ -14,8 +14,10 @@ from queuety.errors import QueuetyError, UsageError
 from queuety.model import NewJob
 from queuety.store import claims, enqueue, queues, workers
 from queuety.store import stats as numbers
-from queuety.store.claims import Batch, Claimed, Lanes, Want
+from queuety.store.batch import Batch
+from queuety.store.claims import Claimed, Want
 from queuety.store.connect import Connection, connect
+from queuety.store.lanes import Lanes
 from queuety.store.queues import QueueRow
 from tests.builders import claim_within
 from tests.test_verbs import buried, cancelled, completed, heard, parked, pending, running

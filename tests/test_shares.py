@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from queuety import Queuety
 from queuety.policy.shares import EVERY, Shares, effective, quotas
 from queuety.store import claims
-from queuety.store.claims import LARGEST_CAP, Lanes, Want
+from queuety.store.claims import Want
 from queuety.store.connect import Connection
+from queuety.store.lanes import LARGEST_CAP, Lanes
 from tests.daemon import daemon, read_ledger, until
 
 # ── the decision ──────────────────────────────────────────────────────────────────────────────────

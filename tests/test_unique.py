@@ -23,8 +23,10 @@ from queuety.features.recover import recover
 from queuety.model import Again, Bury, Complete, ErrorInfo, GiveBack, Settlement
 from queuety.policy.retry import Backoff
 from queuety.store import claims, retention
-from queuety.store.claims import Batch, Claimed, Lanes, Want
+from queuety.store.batch import Batch
+from queuety.store.claims import Claimed, Want
 from queuety.store.connect import Connection, connect
+from queuety.store.lanes import Lanes
 from tests.daemon import daemon, read_ledger, until
 from tests.test_transactions import ROADS
 

@@ -11,7 +11,8 @@ from queuety.model import Again, Bury, Cancel, ErrorInfo, GiveBack, Lost, Outcom
 from queuety.policy.retry import Backoff
 from queuety.policy.verdict import decide
 from queuety.store import claims
-from queuety.store.claims import Batch, Facts
+from queuety.store.batch import Batch, settle
+from queuety.store.claims import Facts
 from queuety.store.connect import Connection
 
 Told = Callable[[Facts, Settlement], None]
@@ -106,7 +107,7 @@ def _settle(
         batches.setdefault(fact.lease, Batch(fact.lease)).add(fact.id, settlement, *times(fact))
         settled.append((fact, settlement))
     for batch in batches.values():
-        claims.settle(conn, batch)
+        settle(conn, batch)
     return settled
 
 

@@ -30,7 +30,8 @@ from queuety.process.ledger import Counter, Cut, Mark, Phase
 from queuety.process.link import RunLink
 from queuety.process.report import counter_of, tell
 from queuety.store import claims, connect
-from queuety.store.claims import Batch, Claimed
+from queuety.store.batch import Batch
+from queuety.store.claims import Claimed
 
 if TYPE_CHECKING:
     from queuety.handler import Handler

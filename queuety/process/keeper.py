@@ -21,6 +21,7 @@ from queuety.policy.retry import Backoff
 from queuety.process import host, limits
 from queuety.process.coroner import Coroner
 from queuety.process.ledger import Cut, Ledger, Mark, Page, Phase
+from queuety.process.parked import Parked
 from queuety.process.plan import Mode, Plan
 from queuety.process.report import counter_of, tell
 from queuety.process.sleepers import Sleepers
@@ -41,9 +42,6 @@ HOUR_S = 3600.0
 SEEN_S = 15.0  # a process of ours is seen at least so often: after a minute of silence nobody counts on it
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
-SOON_S = 0.005  # between two looks for room under a rate
-PLACES = 500  # jobs unparked for one key at a time
-UNPARK = 100  # jobs unparked for one handler at a time
 LATER_CAP = 100_000
 ENDS = 20  # a flush ends though jobs were unparked so often if none of them was begun
 
@@ -59,8 +57,7 @@ class Keeper:
         self._poke_fd = poke_fd
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
-        self._budgets = claims.budgets(plan.settings)
-        self._refilled: str | None = None  # the key to go on after
+        self._parked = Parked(plan, self._sleepers.lanes)
         self._coroner = Coroner()
         self._waiting = Waiting(plan, ledger)
         self._conn: bounded.Bounded | None = None
@@ -77,7 +74,6 @@ class Keeper:
         self._pruned_to = ""  # the unique key that the last round of pruning got to
         self._known: list[int] = []
         self._handlers: list[str] = []
-        self._overdue_at = 0.0
         self._orphan_until = 0.0
         self._leaving = False
         self._ended = False
@@ -92,7 +88,7 @@ class Keeper:
         self._waker.watch(self._wire.fd)
         self._waker.watch(self._poke_fd)
         now = time.monotonic()
-        self._next = dict.fromkeys(("renew", "strays", "recover", "poll"), now)
+        self._next = dict.fromkeys(("renew", "strays", "recover", "refill", "poll"), now)
         self._next["count"] = now if self.plan.limits else math.inf
         self._next["tend"] = now + 5 + 10 * random.random()
         poked = False
@@ -157,8 +153,9 @@ class Keeper:
             self._due("renew", min(self._stale / 4, SEEN_S), now, lambda: self._renew(conn, now))
             if self._listens and self.plan.mode is Mode.WORK:
                 self._sleepers.mind(conn, self._id, now, poked=poked)
-            if now >= min(self._next["poll"], self._next["count"]):
+            if now >= min(self._next["refill"], self._next["poll"], self._next["count"]):
                 with conn.transaction():  # one for all that is asked each second
+                    self._refill(conn, now)
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
                     self._count(conn, now)
             if self._waiting.any and self._waiting.unpark(conn, time.monotonic()):
@@ -236,7 +233,9 @@ class Keeper:
             if page.worker:
                 workers.unregister(conn, [page.worker])
             self._settled_at = time.monotonic()
-            self._next["poll"] = 0.0  # look at once: what it held is somebody else's now
+            self._next["refill"] = self._next["poll"] = (
+                0.0  # look at once: what it held is somebody else's now
+            )
             self._dead.pop(0)
             if self._wire.closed:
                 page.clear()
@@ -361,14 +360,15 @@ class Keeper:
 
     def _poll(self, conn: connect.Connection, now: float) -> None:
         self._coroner.watch()
-        self._refill(conn, now)
         if self._sleepers.asleep():
             self._look(conn, now)
         held = self._held(now, 0.5)
         if held:
             for job_id in claims.cancels(conn, [job_id for _, job_id, _ in held]):
                 self._cancel(job_id, now)
-        self._unpark(conn)
+        if self._parked.unpark(conn, self._handlers_here(conn)):
+            self._sleepers.wake(1)
+        self._waiting.look(conn, self._handlers)
 
     def _count(self, conn: connect.Connection, now: float) -> None:
         """Tell the supervisor of an adaptive pool how many jobs are due that a worker could claim."""
@@ -379,32 +379,14 @@ class Keeper:
             self._wire.send({"backlog": due})
 
     def _refill(self, conn: connect.Connection, now: float) -> None:
-        """Unpark what there is room for, and come back when a rate has more.
-
-        Very many keys are gone through bit by bit, in a tenth of the time.
-        """
-        _, next_s, self._refilled = claims.refill(
-            conn, self._sleepers.lanes, self._budgets, places=PLACES, after=self._refilled
-        )
-        if self._refilled is not None:
-            self._again_by(now + max(10 * (time.monotonic() - now), SOON_S))
-        elif next_s is not None:
-            self._again_by(now + max(next_s + 0.001, SOON_S))
+        """Unpark what limits have room for, and come back when a rate has more."""
+        if now >= min(self._next["refill"], self._next["poll"]):
+            unparked, self._next["refill"] = self._parked.refill(conn, now)
+            if unparked:
+                self._next["poll"] = 0.0  # which wakes who sleeps
 
     def _again_by(self, moment: float) -> None:
         self._next["poll"] = min(self._next["poll"], moment)
-
-    def _unpark(self, conn: connect.Connection) -> None:
-        """Unpark what waits for a handler that our workers have, and what has waited for too long."""
-        keys = [f"handler:{name}" for name in self._handlers_here(conn)]
-        now = time.monotonic()
-        if now >= self._overdue_at:
-            grace = self.plan.settings.unknown_handler_grace
-            self._overdue_at = now + min(max(grace / 10, 1.0), 60.0)
-            keys += claims.overdue(conn, grace)
-        if keys and claims.unpark(conn, keys, UNPARK):
-            self._sleepers.wake(1)
-        self._waiting.look(conn, self._handlers)
 
     def _handlers_here(self, conn: connect.Connection) -> list[str]:
         """Names of the handlers that our workers have."""
@@ -422,7 +404,7 @@ class Keeper:
         if done.total >= BATCH:
             self._next["recover"] = 0.0
         if done.total:
-            self._again_by(0.0)  # what they held is somebody else's now
+            self._next["refill"] = self._next["poll"] = 0.0  # what they held is somebody else's now
             log.warning(
                 "recovered %d jobs: %d retried, %d buried, %d cancelled",
                 done.total,

@@ -15,7 +15,8 @@ from queuety.model import Complete, Outcome, Priority, Returned
 from queuety.payload import dumps
 from queuety.process.ledger import Mark
 from queuety.store import claims, connect, events
-from queuety.store.claims import Batch, Claimed
+from queuety.store.batch import Batch, settle
+from queuety.store.claims import Claimed
 from queuety.store.connect import Connection
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class RunLink:
                 yield conn
                 batch = Batch(job.lease)
                 batch.add(job.id, Complete(), page.began - page.claimed, time.monotonic() - page.claimed)
-                if not claims.settle(conn, batch):
+                if not settle(conn, batch):
                     raise LeaseLost(f"job {job.id} has been given to somebody else", "nothing was committed")
             self.settled = True
             page.marks[page.current] = (

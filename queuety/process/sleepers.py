@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from queuety.process.ledger import Ledger, Page, Phase
 from queuety.store import claims, workers
-from queuety.store.claims import Lanes
 from queuety.store.connect import Connection
+from queuety.store.lanes import Lanes
 
 JUST_CLAIMED_S = 0.1  # a worker that claimed so recently will soon look again
 AWAKE_S = 0.2  # a pool that looks by itself stays registered for so long, against flapping

@@ -23,6 +23,7 @@ from queuety.process.holding import SLACK_S, Holding
 from queuety.process.host import end_own_group, own_memory
 from queuety.process.ledger import SLOTS, Counter, Cut, Page, Phase
 from queuety.process.output import Standard
+from queuety.process.parked import PLACES
 from queuety.process.plan import Mode, Plan
 from queuety.process.profiler import Profiler
 from queuety.process.room import Room
@@ -31,7 +32,8 @@ from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.redaction import redact_text
 from queuety.store import bounded, claims, connect, workers
-from queuety.store.claims import Claimed, Lanes, Want
+from queuety.store.claims import Claimed, Want
+from queuety.store.lanes import Lanes
 
 if TYPE_CHECKING:
     from queuety.process.plan import Registry
@@ -42,7 +44,6 @@ REWIND_S = 0.25  # a claim starts from the front of its lanes at least so often
 HOT_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # polls after work, before going to sleep
 OWN_LOOK_S = 10  # a sleeper looks by itself after so many poll intervals, should the keeper be gone
 MEMORY_CHECK_S = 0.2
-PLACES = 500  # jobs unparked for one key at a time
 POKE_S = 0.02
 QUEUE_OF = attrgetter("queue")
 AGAIN_S = (

@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
-from typing import LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
+
+if TYPE_CHECKING:
+    from queuety.store.connect import Connection
 
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
@@ -41,3 +44,8 @@ def _quoted(text: str | None) -> str:
     if text is None:
         return "NULL"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def perform(conn: Connection, name: str, **values: Any) -> Any:
+    """Run a statement of ours on a connection of ours; returns the cursor."""
+    return conn.execute(statement(name), values, prepare=conn.prepare_threshold is not None)
