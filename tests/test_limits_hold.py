@@ -215,3 +215,58 @@ def test_a_hundred_a_second_over_four_pools(app: Queuety, database: str, tmp_pat
     starts = sorted(entry.at for entry in read_ledger(tmp_path / "ledger") if entry.what == "start")
     assert len(starts) == jobs
     assert most_within(starts, 1.0) <= 100
+
+
+@pytest.mark.parametrize("how", ["return", "raise", "die", "cancel", "kill", "urgent"])
+def test_a_place_that_becomes_free_is_taken_without_waiting_for_a_poll(
+    app: Queuety, database: str, tmp_path: Path, how: str
+):
+    ledger = tmp_path / "ledger"
+    slow = {"QUEUETY_WORKER_SLEEP": "60"}
+    with daemon(database, "--workers=2", app=LIMITED, ledger=ledger, log=tmp_path / "log", env=slow) as pool:
+        pool.ready(2)
+        one = {"concurrency_group": "one", "concurrency_limit": 1}
+        way = "sleep" if how in ("cancel", "kill") else "return" if how == "urgent" else how
+        first = app.enqueue("ends", {"how": way}, max_attempts=1, **one)
+        until(lambda: read_ledger(ledger))
+        if how == "urgent":  # whoever frees the place has something better to do than to take it
+            app.enqueue("costs", {"seconds": 3}, queue="default", priority="urgent")
+        second = app.enqueue("ends", {"how": "return"}, **one)
+        if how == "cancel":
+            first.cancel()
+        elif how == "kill":
+            psutil.Process(read_ledger(ledger)[0].pid).kill()
+
+        until(lambda: second.state().final, 15, pool.log())
+
+    assert most_at_once([run for run in spans(ledger) if run[0] != run[1]]) <= 2
+
+
+def test_a_lone_worker_and_a_flush_run_all_that_their_own_ends_make_room_for(
+    app: Queuety, database: str, tmp_path: Path
+):
+    app.enqueue_many([("work", {})] * 30)
+    with connect(database) as conn:
+        conn.execute("UPDATE queuety.jobs SET parked_on = 'group:three', parked_at = now()")
+
+    assert app.worker().flush().completed == 30
+
+    app.enqueue_many([("work", {})] * 30)
+    with daemon(database, "--workers=2", app=LIMITED, command="flush", log=tmp_path / "log") as pool:
+        assert pool.wait(30) == 0
+        assert "30 completed" in pool.log()
+
+
+def test_a_flush_and_once_never_wait_for_a_limit(app: Queuety, database: str, tmp_path: Path):
+    app.limit("group:three", concurrency=0)
+    app.enqueue_many([("work", {})] * 5)
+    free = app.enqueue("free")
+
+    with daemon(database, app=LIMITED, command="flush", log=tmp_path / "log") as pool:
+        assert pool.wait(30) == 0
+        assert "5 parked" in pool.log()
+    with daemon(database, "--once", app=LIMITED, log=tmp_path / "log") as pool:
+        assert pool.wait(30) == 0
+
+    assert free.state() == "completed"
+    assert states(database)["pending"] == 5
