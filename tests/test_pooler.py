@@ -19,6 +19,7 @@ import pytest
 from queuety import Queuety
 from queuety.store.connect import connect
 from tests.daemon import daemon, read_ledger, until
+from tests.test_limits_hold import most_at_once, most_within, spans
 
 APP = "tests.apps.data:app"
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -145,3 +146,24 @@ def test_the_transaction_of_a_job_works_behind_a_transaction_pooler(database, po
 
     assert (ended.state, ended.attempts) == ("completed", 2)
     assert rows == [("k", 2)]
+
+
+def test_limits_hold_behind_a_transaction_pooler(database, pooled, tmp_path):
+    ledger = tmp_path / "ledger"
+    app = Queuety(pooled)
+    for _ in range(60):
+        app.enqueue("work", {"seconds": 0.02}, concurrency_group="three", concurrency_limit=3)
+    rated = [app.enqueue("twice", rate_limit=(2, 1), rate_key="twice") for _ in range(5)]
+
+    with daemon(
+        pooled, "--workers=8", app="tests.apps.limited:app", ledger=ledger, log=tmp_path / "log"
+    ) as pool:
+        with connect(database) as conn:
+            until(lambda: conn.execute("SELECT count(*) FROM queuety.jobs").fetchone() == (0,), 60)
+        assert pool.stop() == 0
+
+    runs = [run for run in spans(ledger) if run[1] - run[0] > 0.01]
+    starts = sorted(e.at for e in read_ledger(ledger) if e.what == "start" and e.job in {j.id for j in rated})
+    assert len(runs) == 60
+    assert most_at_once(runs) <= 3
+    assert most_within(starts, 1.0) <= 2
