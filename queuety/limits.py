@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,16 @@ def merged(handler: str, given: Limits, own: Limits) -> Limits:
         rate_key=given.rate_key or own.rate_key or (handler if count else None),
         rate_count=count,
         rate_s=window,
+    )
+
+
+def of_handlers(limits: Mapping[str, Limits]) -> str | None:
+    """The limits of handlers as a JSON object by name; None if none of them has any."""
+    found = {name: text for name, own in limits.items() if (text := merged(name, NO_LIMITS, own).to_json())}
+    return (
+        "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in found.items()) + "}"
+        if found
+        else None
     )
 
 

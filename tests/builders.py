@@ -14,6 +14,14 @@ def claim_within(conn: Connection, queues: tuple[str, ...] = ("default",), size:
     conn.execute(statement("pin"))
     rows = conn.execute(
         statement("claim"),
-        {**lanes.values(), "size": size, "worker": "w#1", "stale": 60.0, "skip": "{}", "budgeted": "{}"},
+        {
+            **lanes.values(),
+            "size": size,
+            "worker": "w#1",
+            "stale": 60.0,
+            "skip": "{}",
+            "budgeted": "{}",
+            "limits": None,
+        },
     ).fetchall()
     return lanes.order([Claimed._make(row) for row in rows])

@@ -103,6 +103,19 @@ def test_a_budget_of_the_settings_is_shown_and_the_stored_one_wins(run: Run, app
     assert claim(conn, "costly", 3, budgets) == 1
 
 
+def test_enqueue_takes_limits(run: Run, conn: Connection):
+    run("enqueue", "x", "--concurrency-limit=2", "--cost-units=3", "--rate-limit=5/1m", "--rate-key=t:1")
+    line = '{"handler": "y", "concurrency_group": "g", "rate_limit": [5, 2]}'
+    run("enqueue", "--many", "-", stdin=line)
+    assert "--concurrency-limit" in one_line(run("enqueue", "x", "--concurrency-limit=0", code=2))
+    assert "is no rate" in one_line(run("enqueue", "x", "--rate-limit=5", code=2))
+
+    assert [row[0] for row in conn.execute("SELECT limits FROM queuety.jobs ORDER BY id")] == [
+        {"group": "x", "concurrency": 2, "cost": 3, "rate_key": "t:1", "rate_count": 5, "rate_s": 60.0},
+        {"group": "g", "rate_key": "y", "rate_count": 5, "rate_s": 2},
+    ]
+
+
 def test_a_new_budget_counts_what_runs_already(run: Run, app: Queuety, conn: Connection):
     for _ in range(3):
         app.enqueue("costs", cost_units=2)

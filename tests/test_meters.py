@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from queuety import Queuety, UsageError
+from queuety.limits import of_handlers
 from queuety.model import Again, Complete, ErrorInfo, Limits
 from queuety.store import claims, retention
 from queuety.store.batch import Batch
@@ -429,3 +430,20 @@ def test_the_database_function_takes_limits_too(conn: Connection):
 def test_the_database_function_refuses_limits_that_make_no_sense(conn: Connection, bad: str):
     with pytest.raises(psycopg.errors.InvalidParameterValue):
         conn.execute("SELECT queuety.enqueue(%s)", ['{"handler": "h", ' + bad + "}"])
+
+
+def test_jobs_written_by_somebody_who_does_not_know_the_handler_have_its_limits(
+    database: str, conn: Connection, worker: Callable[..., Worker]
+):
+    stranger = Queuety(database)
+    for _ in range(5):
+        stranger.enqueue("work")
+    known = of_handlers({name: handler.options.limits for name, handler in limited.handlers.items()})
+    workers = [worker(limits=known) for _ in range(5)]
+
+    assert [len(one.turn().jobs) for one in workers] == [1, 1, 1, 0, 0]
+    assert parked(conn)["group:three"] >= 1
+
+
+def test_handlers_without_limits_cost_their_claim_nothing():
+    assert of_handlers({"free": Limits(), "cheap": Limits()}) is None

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 from queuety.cli import payloads
 from queuety.cli.progress import Progress
 from queuety.errors import PayloadError, QueuetyError, UsageError
+from queuety.limits import LIMITS
 from queuety.units import shown
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 # What a line may say besides handler and payload.
 _OPTIONS = (
     "queue", "priority", "delay", "at", "max_attempts", "tags", "unique", "unique_key", "unique_until", "unique_for",
-    "on_duplicate",
+    "on_duplicate", *LIMITS,
 )  # fmt: skip
 _KEPT = 1000  # templates kept for lines that say the same
 _TOLD = 1000  # jobs between two looks at the clock

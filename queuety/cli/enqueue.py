@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 @click.option(
     "--on-duplicate", type=kinds.ON_DUPLICATE, help="return, replace, error or skip.  [default: return]"
 )
+@click.option("--concurrency-group", type=kinds.GROUP, help="Jobs of which so many run at a time.")
+@click.option("--concurrency-limit", type=kinds.PLACES, help="How many.  [default group: the handler's name]")
+@click.option("--cost-units", type=kinds.UNITS, help="What it takes of the budgets of its queue and group.")
+@click.option("--rate-limit", type=kinds.RATE, metavar="N/S", help="Starts in any window: 100/1s, 5/1m.")
+@click.option("--rate-key", type=kinds.RATE_KEY, help="Counted by this name.  [default: the handler's]")
 @click.option("--tag", "tags", type=kinds.TAG, multiple=True, help="A name to find the job by; repeatable.")
 @click.option("--wait", is_flag=True, help="Wait for the job's end and print its result.")
 @click.option("--many", metavar="FILE|-", help="Write a job for each line of JSON, all or nothing.")
@@ -50,7 +55,7 @@ def enqueue(
 
     With --many and a HANDLER each line is a payload. Without one, each is an object with the keys handler and
     payload and, if wanted, queue, priority, delay, at, max_attempts, tags, unique, unique_key, unique_until,
-    unique_for and on_duplicate.
+    unique_for, on_duplicate, concurrency_group, concurrency_limit, cost_units, rate_limit ([100, 1]) and rate_key.
 
     \b
     queuety enqueue send_mail --payload '{"to": "kim@example.org"}' --delay=5m

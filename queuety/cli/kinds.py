@@ -11,6 +11,7 @@ import click
 from queuety import units
 from queuety.cli.output import talk
 from queuety.errors import UsageError
+from queuety.limits import LARGEST
 from queuety.model import State
 from queuety.names import check_name, check_queue, check_unique_key, queue_list, weighted_queues
 from queuety.settings import SETTINGS
@@ -68,6 +69,13 @@ def _priority(value: str, what: str) -> Any:
         raise UsageError(f"{what}={units.shown(value)} is not a priority", error.hint) from None
 
 
+def _rate(value: str, what: str) -> tuple[int, float]:
+    count, slash, window = value.partition("/")
+    if not slash:
+        raise UsageError(f"{what}={units.shown(value)} is no rate", "give starts/duration: 100/1s, 5/1m")
+    return units.whole(count, minimum=1, maximum=LARGEST, what=what), units.seconds(window, what=what)
+
+
 JOB_ID = Kind("id", lambda value, what: units.whole(value, minimum=1, what=what))
 QUEUE = Kind("queue", lambda value, _: check_queue(value))
 QUEUES = Kind("queues", lambda value, _: queue_list(value))
@@ -78,6 +86,11 @@ POOL_NAME = Kind("name", lambda value, _: check_name("pool", value))
 UNIQUE_KEY = Kind("key", lambda value, _: check_unique_key(value))
 UNTIL = Kind("state", lambda value, _: check_until(value.strip().lower()))
 ON_DUPLICATE = Kind("answer", lambda value, _: check_on_duplicate(value.strip().lower()))
+GROUP = Kind("group", lambda value, _: check_name("concurrency_group", value))
+RATE_KEY = Kind("key", lambda value, _: check_name("rate_key", value))
+RATE = Kind("n/s", _rate)
+UNITS = Kind("n", lambda value, what: units.whole(value, maximum=LARGEST, what=what))
+PLACES = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=LARGEST, what=what))
 STATE = Kind("state", _state)
 PRIORITY = Kind("priority", _priority)
 WAIT = Kind("duration", lambda value, what: units.seconds(value, minimum=0.01, maximum=86_400, what=what))

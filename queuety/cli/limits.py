@@ -6,30 +6,19 @@ from typing import Any
 
 import click
 
-from queuety import units
 from queuety.cli import kinds
 from queuety.cli.invocation import current
 from queuety.cli.output import print_json, print_pairs, print_table, say, span
 from queuety.errors import UsageError
-from queuety.limits import LARGEST
-
-
-def _rate(value: str, what: str) -> tuple[int, float]:
-    count, slash, window = value.partition("/")
-    if not slash:
-        raise UsageError(f"{what}={units.shown(value)} is no rate", "give starts/duration: 100/1s, 5/1m")
-    return units.whole(count, minimum=1, maximum=LARGEST, what=what), units.seconds(window, what=what)
-
-
-UNITS = kinds.Kind("n", lambda value, what: units.whole(value, maximum=LARGEST, what=what))
-RATE = kinds.Kind("n/s", _rate)
 
 
 @click.command()
 @click.argument("key")
-@click.option("--concurrency", type=UNITS, help="Runs of a group at a time; 0 stops it.")
-@click.option("--budget", type=UNITS, help="Cost units of a group or queue that may run at a time.")
-@click.option("--rate", type=RATE, metavar="N/S", help="Starts of a rate key in any window: 100/1s, 5/1m.")
+@click.option("--concurrency", type=kinds.UNITS, help="Runs of a group at a time; 0 stops it.")
+@click.option("--budget", type=kinds.UNITS, help="Cost units of a group or queue that may run at a time.")
+@click.option(
+    "--rate", type=kinds.RATE, metavar="N/S", help="Starts of a rate key in any window: 100/1s, 5/1m."
+)
 @click.option("--reset", is_flag=True, help="Forget what was set: jobs and settings decide again.")
 @kinds.as_json
 def limit(key: str, concurrency: int | None, budget: int | None, rate: Any, reset: bool, json_: bool) -> None:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from queuety.errors import JobCancelled, TimeLimitExceeded
+from queuety.limits import of_handlers
 from queuety.policy.guard import SHORTEST_S, next_guard
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
@@ -72,6 +73,7 @@ class Worker:
         self.backoff = Backoff(kind=self.settings.retry_backoff)
         self.guard_s = SHORTEST_S  # within which what the last claim brought must begin, if it has a rate
         self._budgets = claims.budgets(self.settings)
+        self._limits = of_handlers({name: handler.options.limits for name, handler in registry.items()})
         self.pace: dict[str, float] = {}  # seconds a handler takes, a moving mean
         # The caller's own process is not ours to measure or to replace.
         wary = self.settings.resource_admission and not lone
@@ -225,6 +227,7 @@ class Worker:
             tuple(self.skip),
             self._budgets,
             self.guard_s + SLACK_S,
+            self._limits,
         )
 
     def _rewind(self) -> bool:

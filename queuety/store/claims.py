@@ -101,6 +101,7 @@ class Want:
     """A claim to be made.
 
     size: jobs at most, >= 1.  stale_s: how long the lease lasts, seconds.  skip: handlers that are left to others.
+    limits: JSON object of handlers' limits by name, for jobs that were written by somebody who did not know them.
     guard_s: seconds from the call within which a job with a rate begins; the caller gives back what is later.
     """
 
@@ -111,6 +112,7 @@ class Want:
     skip: tuple[str, ...] = ()
     budgets: Budgets = NO_BUDGETS
     guard_s: float = 0.01
+    limits: str | None = None
 
 
 class Turn(NamedTuple):
@@ -247,6 +249,7 @@ def _claim(want: Want) -> Step:
             "worker": want.worker,
             "stale": str(want.stale_s),
             "skip": texts(want.skip),
+            "limits": want.limits,
             "budgeted": texts(list(want.budgets.queues)),
         },
     )

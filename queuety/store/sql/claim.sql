@@ -4,6 +4,7 @@
 -- after_at float8[] (seconds since 1970, -Infinity: the front), after_id bigint[]: each lane's cursor.
 -- skip text[]: handlers that this claim leaves to others.
 -- size int.  worker text: the claimer's name.  stale float8: seconds that the lease lasts.
+-- limits jsonb: the limits of handlers, by name, for jobs that were written without (NULL: none has any).
 -- budgeted text[]: queues with a cost budget by the settings; what the meters say comes on top.
 -- Returns what a run needs; the rows come in any order (sort by lane, available_at, id).
 -- Locks: the claimed rows; locked rows are skipped.  Index: jobs_claim, then jobs_pkey.
@@ -58,6 +59,7 @@ UPDATE queuety.jobs AS j
 SET state = 'processing',
     attempts = j.attempts + 1,
     lease = (SELECT set_config('queuety.lease', nextval('queuety.leases')::text, true)::bigint),
+    limits = coalesce(j.limits, %(limits)s::jsonb -> j.handler),
     metered = CASE WHEN j.queue = ANY ((SELECT metered.queues FROM metered)::text[]) THEN true END,
     worker = %(worker)s,
     claimed_at = statement_timestamp(),
