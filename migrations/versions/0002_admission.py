@@ -641,6 +641,7 @@ DECLARE
     _found text[];
     _holders bigint[];
     _waiting bigint[];
+    _snapshot_stays boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
     IF NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none')::name, session_user),
                                'queuety.jobs', 'INSERT') THEN
@@ -654,6 +655,9 @@ BEGIN
         SELECT array_agg(h.key), array_agg(h.job_id) INTO _found, _holders FROM queuety.key_holders AS h
         WHERE h.key = ANY (_keys) AND h.held AND (h.until <> 'start' OR h.job_id = ANY (_waiting));
         IF _found IS NOT NULL THEN
+            IF _snapshot_stays THEN
+                PERFORM queuety.refuse_changed(_found);
+            END IF;
             RETURN QUERY SELECT k, j FROM unnest(_found, _holders) AS held (k, j);
             _keys := ARRAY(SELECT k FROM unnest(_keys) AS k EXCEPT SELECT k FROM unnest(_found) AS k);
         END IF;
@@ -672,6 +676,12 @@ BEGIN
     )
     SELECT array_agg(fresh.key) INTO _found FROM fresh;
     IF _found IS NOT NULL THEN
+        -- A row that was deleted since the snapshot does not stand in the way, but would still be seen beside ours.
+        IF _snapshot_stays AND EXISTS (
+            SELECT FROM queuety.unique_keys AS u WHERE u.key = ANY (_found) AND u.job_id <> ALL (jobs)
+        ) THEN
+            PERFORM queuety.raise_changed();
+        END IF;
         RETURN QUERY SELECT u.key, u.job_id FROM queuety.unique_keys AS u WHERE u.key = ANY (_found);
         _keys := ARRAY(SELECT k FROM unnest(_keys) AS k EXCEPT SELECT k FROM unnest(_found) AS k);
     END IF;
@@ -696,11 +706,62 @@ BEGIN
             FROM queuety.key_holders AS h
             WHERE h.key = u.key
         );
+    IF _snapshot_stays THEN
+        PERFORM queuety.refuse_changed(ARRAY(
+            SELECT u.key FROM queuety.unique_keys AS u WHERE u.key = ANY (_keys) AND u.job_id <> ALL (jobs)
+        ));
+    END IF;
     RETURN QUERY SELECT u.key, u.job_id FROM queuety.unique_keys AS u WHERE u.key = ANY (_keys);
 END
 $body$;
 COMMENT ON FUNCTION queuety.take_keys(text[], bigint[], text[], double precision[], boolean) IS
     'Take unique keys for jobs about to be written in this transaction; returns who holds each, old or new';
+
+CREATE FUNCTION queuety.refuse_changed(keys text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _job bigint;
+    _gone boolean;
+BEGIN
+    -- An insert looks at what is there now, and goes through only if the row is gone. One that is in its way is neither
+    -- written nor locked, which would hold up the job's run. If that is another version than the snapshot shows, it is
+    -- the database's own serialization failure.
+    INSERT INTO queuety.unique_keys (key, job_id, until)
+    SELECT key, 0, 'end' FROM unnest(keys) AS key ORDER BY key COLLATE "C"
+    ON CONFLICT ON CONSTRAINT unique_keys_pkey DO NOTHING;
+    IF FOUND THEN
+        PERFORM queuety.raise_changed();
+    END IF;
+    FOR _job IN
+        SELECT u.job_id FROM queuety.unique_keys AS u WHERE u.key = ANY (keys) AND u.until = 'end' ORDER BY u.job_id
+    LOOP
+        BEGIN
+            INSERT INTO queuety.jobs (id, handler) VALUES (_job, '') ON CONFLICT ON CONSTRAINT jobs_pkey DO NOTHING;
+            _gone := FOUND;
+        EXCEPTION WHEN serialization_failure THEN
+            _gone := false;  -- it is there in another version, and holds the key: begun, or its lease renewed
+        END;
+        IF _gone THEN
+            PERFORM queuety.raise_changed();
+        END IF;
+    END LOOP;
+END
+$body$;
+COMMENT ON FUNCTION queuety.refuse_changed(text[]) IS
+    'Fail if these keys have been freed since the snapshot of this transaction, which must be one that stays';
+
+CREATE FUNCTION queuety.raise_changed() RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+BEGIN
+    RAISE EXCEPTION 'could not serialize access: what holds a unique key has changed since'
+        USING ERRCODE = 'serialization_failure', HINT = 'Try the transaction again.';
+END
+$body$;
+COMMENT ON FUNCTION queuety.raise_changed() IS 'Fail as the database does for a snapshot that is too old';
 
 CREATE FUNCTION queuety.keep_waiting(keys text[]) RETURNS bigint[]
 LANGUAGE sql VOLATILE
