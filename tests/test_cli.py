@@ -1085,7 +1085,8 @@ def test_too_few_connections_are_told_with_the_numbers(login, conn):
     pool.terminate()
 
     _, said = pool.communicate(timeout=20)
-    assert "6 workers and their keeper need 7 connections, but the server has 4 to spare" in said
+    assert "6 workers, their keeper and one more" in said
+    assert "need 8 connections, but the server has 4 to spare" in said
     assert pool.returncode == 0
 
 

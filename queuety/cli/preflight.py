@@ -95,11 +95,11 @@ def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
 
 def warn_of_connections(checked: Checked, workers: int, option: str) -> None:
     """Say so, with the numbers, if the server has fewer connections to spare than the pool needs."""
-    needed = workers + 1
+    needed = workers + 2  # the last one for a worker whose predecessor is still there, after HUP
     if checked.free is not None and checked.free < needed:
         log.warning(
-            "%d workers and their keeper need %d connections, but the server has %d to spare: "
-            "workers without one wait; lower %s or raise max_connections",
+            "%d workers, their keeper and one more while a worker is replaced need %d connections, but the server "
+            "has %d to spare: workers without one wait; lower %s or raise max_connections",
             workers,
             needed,
             checked.free,

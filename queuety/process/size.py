@@ -110,10 +110,17 @@ class Size:
 
 def spare(workers: Iterable[Child], *, busy_too: bool) -> list[Child]:
     """Those that may be asked to leave, in this order: asleep, idle, busy."""
-    staying = [one for one in workers if not one.told and not one.replaced]
+    staying = [one for one in workers if not one.told]
     if not busy_too:
         staying = [one for one in staying if _idle(one.page)]
-    return sorted(staying, key=lambda one: (one.page.current >= 0, one.page.phase != Phase.SLEEPING))
+    return by_use(staying)
+
+
+def by_use(workers: Iterable[Child]) -> list[Child]:
+    """Those that would be missed least first: asleep, idle, busy; of these the oldest."""
+    return sorted(
+        workers, key=lambda one: (one.page.current >= 0, one.page.phase != Phase.SLEEPING, one.page.born)
+    )
 
 
 def _idle(page: Page) -> bool:

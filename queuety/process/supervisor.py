@@ -17,7 +17,7 @@ from typing import NoReturn
 from queuety.process import child, host, limits
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
 from queuety.process.plan import Mode, Plan
-from queuety.process.size import Size, spare
+from queuety.process.size import Size, by_use, spare
 from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
@@ -51,7 +51,7 @@ class Child:
     pid: int
     page: Page
     told: bool = False  # asked to leave
-    replaced: bool = False  # its successor is being raised (SIGHUP)
+    replaced: bool = False  # asked since its successor is ready (SIGHUP)
 
 
 class Supervisor:
@@ -71,8 +71,7 @@ class Supervisor:
         self._keeper_at = 0.0
         self._fork_at = 0.0
         self._early = 0
-        self._roll: list[int] = []
-        self._rolled_at = 0.0
+        self._roll_at = 0.0  # workers born before are replaced; 0: none is to be
         self._stopping_at = 0.0
         self._cut = False
         self._cut_work = False
@@ -128,8 +127,7 @@ class Supervisor:
         if self._stopping_at:
             self._press_on(now)
             return
-        self._roll_on()
-        missing = self.wanted - sum(not child.told and not child.replaced for child in self._workers.values())
+        missing = self.wanted + self._roll_on() - sum(not one.told for one in self._workers.values())
         while missing > 0 and now >= self._fork_at and not self._stopping_at:
             if not self._fork_worker():
                 break
@@ -158,22 +156,24 @@ class Supervisor:
         for one in self._workers.values():
             limits.enforce(one.page, now)
 
-    def _roll_on(self) -> None:
-        """Replace one worker at a time (SIGHUP): the successor must be ready before the old one leaves."""
-        while self._roll:
-            old = self._workers.get(self._roll[0])
-            if old is None or old.told:
-                self._roll.pop(0)
-                continue
-            if not old.replaced:
-                old.replaced = True  # the fork follows, since one is now missing
-                return
-            young = [one for one in self._workers.values() if one.page.born > self._rolled_at]
-            if any(not one.page.ready for one in young) or len(self._workers) <= self.wanted:
-                return
-            self._rolled_at = time.monotonic()
-            self._dismiss(old)
-            self._roll.pop(0)
+    def _roll_on(self) -> int:
+        """Replace the old workers (SIGHUP), one at a time; returns how many are wanted on top: 0 or 1.
+
+        The successor must be ready before an old one is asked to leave, and that one gone before the next successor
+        is raised, however long its job takes: nobody has reckoned with more than one worker too many.
+        """
+        staying = [one for one in self._workers.values() if not one.told]
+        old = [one for one in staying if one.page.born <= self._roll_at]
+        if not old:
+            self._roll_at = 0.0
+        if not old or len(staying) < len(self._workers):
+            return 0
+        if len(staying) <= self.wanted or not all(one.page.ready for one in staying):
+            return 1
+        first = by_use(old)[0]
+        first.replaced = True
+        self._dismiss(first)
+        return 0
 
     def _dismiss(self, one: Child) -> None:
         one.told = True
@@ -291,7 +291,7 @@ class Supervisor:
         if clean:
             if page.text and not one.told:
                 log.info("worker %d left: %s", one.pid, page.text)
-            if self._ends_with(page):
+            if self._ends_with(page) and not one.replaced:
                 self._drain("done")
         elif not page.count and os.WIFEXITED(status) and os.WEXITSTATUS(status) in BOOT_CODES:
             self._cannot_start(one, os.WEXITSTATUS(status))
@@ -310,7 +310,7 @@ class Supervisor:
         return self.plan.max_jobs > 0 and self.wanted == 1 and not page.text.startswith("replaced")
 
     def _cannot_start(self, one: Child, code: int) -> None:
-        if self._roll:
+        if self._roll_at:
             self._stop_rolling(one.page.text)
             return
         log.error("a worker cannot start: %s", one.page.text)
@@ -320,12 +320,10 @@ class Supervisor:
     def _stop_rolling(self, why: str) -> None:
         """Keep the old workers: their successors cannot work (SIGHUP with a broken new version)."""
         log.error("a new worker cannot start, the old ones go on: %s", why)
-        self._roll.clear()
-        for one in self._workers.values():
-            one.replaced = False
+        self._roll_at = 0.0
 
     def _died_early(self, one: Child, status: int) -> None:
-        if self._roll:
+        if self._roll_at:
             self._stop_rolling(f"it ended at its start ({describe(status)})")
             return
         self._early += 1
@@ -371,10 +369,11 @@ class Supervisor:
             case signal.SIGQUIT:
                 self._drain(number.name)
                 self._cut = True
+            case signal.SIGHUP if self.plan.mode is Mode.ONCE:
+                log.info("SIGHUP: the only worker leaves after its job, and is not replaced")
             case signal.SIGHUP:
                 log.info("SIGHUP: replacing the workers one by one")
-                self._rolled_at = time.monotonic()
-                self._roll = list(self._workers)
+                self._roll_at = time.monotonic()
             case signal.SIGTTIN | signal.SIGTTOU:
                 by = 1 if number == signal.SIGTTIN else -1
                 if self._size:
@@ -411,7 +410,7 @@ class Supervisor:
         return not self._dead or not self._keeper or time.monotonic() - self._left_at > SETTLE_S
 
     def _timeout(self) -> float:
-        if self._stopping_at or self._roll:
+        if self._stopping_at or self._roll_at:
             return 0.05
         if not self._keeper or len(self._workers) != self.wanted:
             return 0.05
