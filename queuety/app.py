@@ -81,7 +81,8 @@ class Queuety:
         name: instead of the function's own.  queue, priority, max_attempts.  timeout: seconds, 0 = no limit.
         backoff: "exponential", "linear", "fixed", a list of seconds, or a Backoff.  retry: "all", "transient" or
         a function of the exception.  result_limit: bytes of JSON kept of a result.  unique: one job of a payload at
-        a time, until its end; unique_until: "start", or unique_for: seconds from its enqueue, instead.
+        a time, until its end; unique_until: "start", or unique_for: seconds from its enqueue, instead (without
+        unique=True only for the jobs that are given a unique_key).
         concurrency_limit: runs at a time over all hosts, counted by concurrency_group (default: the handler's name).
         cost_units: what a run takes of the cost budgets of its queue and group, default 1.
         rate_limit: (starts, seconds), at most so many in any such window over all hosts, counted by rate_key
@@ -395,16 +396,16 @@ class Queuety:
 
         Closed afterwards: locks, settings and roles must not reach whoever comes next, such as another job.
         """
-        return self._borrow(close=True)
+        return self._borrow(lent=True)
 
-    def _borrow(self, *, close: bool = False) -> AbstractContextManager[Connection]:
+    def _borrow(self, *, lent: bool = False) -> AbstractContextManager[Connection]:
         if self._pool is None:
             from queuety.store.pool import Pool
 
             url = self.url
             with self._lock:
                 self._pool = self._pool or Pool(url)
-        return self._pool.connection(close=close)
+        return self._pool.connection(lent=lent)
 
     def migrate(self) -> list[str]:
         """Bring the database's schema to this version; returns the revisions applied."""

@@ -20,6 +20,9 @@ Connection = psycopg.Connection[TupleRow]
 Trouble = psycopg.Error
 TROUBLE = (psycopg.Error, DatabaseUnreachable)
 
+# Of a message: relation "queuety.jobs" does not exist, permission denied for schema queuety.
+_OUR_SCHEMA = re.compile(r'"queuety[."]|\bschema queuety\b')
+
 # A silent peer is given up after about ten seconds, so that rule "back within 30 s" can hold.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -133,14 +136,20 @@ def unreachable(error: BaseException) -> DatabaseUnreachable:
     )
 
 
-def translate(error: psycopg.Error) -> Exception:
-    """The error of our own tree that says what `error` means, or `error` itself where nothing fits."""
-    if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
+def translate(error: psycopg.Error, *, own: bool = True) -> Exception:
+    """The error of our own tree that says what `error` means, or `error` itself where nothing fits.
+
+    own: False if the statement may have been a user's, about tables of his: then only what names our schema counts.
+    """
+    about_us = own or _OUR_SCHEMA.search(error.diag.message_primary or "") is not None
+    if about_us and isinstance(
+        error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn
+    ):
         return SchemaMismatch(
             f"the queue's tables do not fit this version: {error.diag.message_primary}",
             "run: queuety db migrate",
         )
-    if isinstance(error, errors.InsufficientPrivilege):
+    if about_us and isinstance(error, errors.InsufficientPrivilege):
         return RightsMissing(
             f"the database role lacks a right: {error.diag.message_primary}",
             "grant USAGE on schema queuety and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables",

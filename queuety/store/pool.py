@@ -31,10 +31,11 @@ class Pool:
         self._room = threading.Semaphore(MOST)
 
     @contextmanager
-    def connection(self, *, close: bool = False) -> Iterator[Connection]:
+    def connection(self, *, lent: bool = False) -> Iterator[Connection]:
         """Lend a connection. Errors of psycopg leave as errors of our own tree where one fits.
 
-        close: close it afterwards, since what becomes of its session is not known here.
+        lent: to a user: what becomes of its session is not known here, so that it is closed afterwards, and errors
+        may be about tables of his.
         """
         if self._pid != os.getpid():
             self._reset()  # the parent's sockets are dropped unclosed: closing them would end its sessions
@@ -48,9 +49,12 @@ class Pool:
             try:
                 yield conn
             except psycopg.Error as error:
-                raise connect.translate(error) from error
+                translated = connect.translate(error, own=not lent)
+                if translated is error:
+                    raise
+                raise translated from error
             finally:
-                conn.close() if close else self._put_back(conn)
+                conn.close() if lent else self._put_back(conn)
         finally:
             self._room.release()
 
