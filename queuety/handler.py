@@ -15,7 +15,15 @@ from queuety.model import Limits, NewJob, Priority
 from queuety.names import check_name, check_queue, check_unique_key
 from queuety.payload import Codec
 from queuety.policy.retry import Backoff, RetryPolicy, check_policy
-from queuety.unique import check_for, check_on_duplicate, check_scope, check_unique, check_until, unique_part
+from queuety.unique import (
+    check_for,
+    check_keyed,
+    check_on_duplicate,
+    check_scope,
+    check_unique,
+    check_until,
+    unique_part,
+)
 from queuety.units import CENTURY_S, seconds
 
 if TYPE_CHECKING:
@@ -141,6 +149,7 @@ class Handler(Generic[P, R]):
         unique: only one job of this payload, or unique_key: of this key.  unique_until: "end" of that job (the
         default) or its "start", or unique_for: seconds from its enqueue.  on_duplicate: "return" the job that
         has the key (the default), "replace" it if it is pending, raise an "error", or "skip": None is returned.
+        unique_key wins over a handler's own unique=True; unique=False writes a job without a key.
         """
         return Call(self, JobOptions.parse(given))
 
@@ -197,6 +206,7 @@ class JobOptions:
         if "delay_s" in parsed and "at" in parsed:
             raise UsageError("delay and at exclude each other", "give one of them")
         check_scope(parsed)
+        check_keyed(parsed)
         return cls(**parsed)
 
 

@@ -90,3 +90,12 @@ def check_scope(parsed: dict[str, Any]) -> None:
     """Refuse a window and a state at once: a key has one scope."""
     if "unique_for_s" in parsed and "unique_until" in parsed:
         raise UsageError("unique_for and unique_until exclude each other", "give one of them")
+
+
+def check_keyed(parsed: dict[str, Any]) -> None:
+    """Refuse a key of one's own together with `unique`, which says that there is another one, or none."""
+    if "unique" in parsed and parsed.get("unique_key") is not None:
+        raise UsageError(
+            f"unique={parsed['unique']} and unique_key exclude each other",
+            "unique_key=… is a key of your own, unique=True the payload as the key, unique=False no key: give one",
+        )

@@ -107,6 +107,8 @@ class _Lines:
                     f"unknown key {shown(key)}", f"keys are handler, payload, {', '.join(_OPTIONS)}"
                 )
         options = {**self._given, **values}
+        if values.get("unique_key") is not None and "unique" not in values:
+            options.pop("unique", None)  # a line's own key wins over what is said for all
         if isinstance(options.get("at"), str):
             options["at"] = instant(options["at"], what="at")
         if options.get("delay") is not None:

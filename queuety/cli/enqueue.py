@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--unique", is_flag=True, help="Only one job of this handler and payload.")
 @click.option("--unique-key", type=kinds.UNIQUE_KEY, help="Only one job with this key.")
 @click.option("--unique-until", type=kinds.UNTIL, help="start or end of that job.  [default: end]")
-@click.option("--unique-for", type=kinds.SECONDS, help="That long from the enqueue, instead: 1h.")
+@click.option("--unique-for", type=kinds.UNIQUE_FOR, help="That long from the enqueue, instead: 1h.")
 @click.option(
     "--on-duplicate", type=kinds.ON_DUPLICATE, help="return, replace, error or skip.  [default: return]"
 )

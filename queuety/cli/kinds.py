@@ -11,11 +11,12 @@ import click
 from queuety import units
 from queuety.cli.output import talk
 from queuety.errors import UsageError
-from queuety.limits import LARGEST
+from queuety.limits import LARGEST, LONGEST_WINDOW_S, SHORTEST_WINDOW_S
 from queuety.model import State
 from queuety.names import check_name, check_queue, check_unique_key, queue_list, weighted_queues
 from queuety.settings import SETTINGS
-from queuety.unique import check_on_duplicate, check_until
+from queuety.unique import SHORTEST_S, check_on_duplicate, check_until
+from queuety.units import CENTURY_S
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +74,9 @@ def _rate(value: str, what: str) -> tuple[int, float]:
     count, slash, window = value.partition("/")
     if not slash:
         raise UsageError(f"{what}={units.shown(value)} is no rate", "give starts/duration: 100/1s, 5/1m")
-    return units.whole(count, minimum=1, maximum=LARGEST, what=what), units.seconds(window, what=what)
+    return units.whole(count, minimum=1, maximum=LARGEST, what=what), units.seconds(
+        window, minimum=SHORTEST_WINDOW_S, maximum=LONGEST_WINDOW_S, what=what
+    )
 
 
 JOB_ID = Kind("id", lambda value, what: units.whole(value, minimum=1, what=what))
@@ -94,6 +97,9 @@ PLACES = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=LAR
 STATE = Kind("state", _state)
 PRIORITY = Kind("priority", _priority)
 WAIT = Kind("duration", lambda value, what: units.seconds(value, minimum=0.01, maximum=86_400, what=what))
+UNIQUE_FOR = Kind(
+    "duration", lambda value, what: units.seconds(value, minimum=SHORTEST_S, maximum=CENTURY_S, what=what)
+)
 SECONDS = Kind("duration", lambda value, what: units.seconds(value, what=what))
 INSTANT = Kind("time", lambda value, what: units.instant(value, what=what))
 WORKERS = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_WORKERS, what=what))

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
-from queuety.errors import DuplicateJob
+from queuety.errors import DuplicateJob, RightsMissing
 from queuety.model import NewJob
 from queuety.names import quoted
 from queuety.store import connect
@@ -31,6 +31,9 @@ SPOOLED = 32 << 20  # bytes of payloads in memory; what is more goes to a file
 ROUNDS = (
     3  # a job that is to be replaced may start in the meantime; then it has given up its key, or is running
 )
+
+_REPLACING = "as the owner: GRANT UPDATE ON queuety.jobs, SELECT, UPDATE ON queuety.unique_keys"
+_REPLACING += ' and INSERT ON queuety.job_events to the role, or use on_duplicate="return"'
 
 _TAKE = """
     SELECT t.key, t.holder
@@ -264,8 +267,20 @@ def _take(
 
 
 def _replace(conn: Any, rows: list[dict[str, Any]]) -> set[int]:
-    """Give pending jobs, whose keys are locked, another content; return the ids of those that were pending."""
-    done = run(conn, statement("replace"), {"jobs": json.dumps(rows, ensure_ascii=False)}).fetchall()
+    """Give pending jobs, whose keys are locked, another content; return the ids of those that were pending.
+
+    Raises RightsMissing: a role that only enqueues may do all the rest.
+    """
+    try:
+        done = run(conn, statement("replace"), {"jobs": json.dumps(rows, ensure_ascii=False)}).fetchall()
+    except Exception as error:
+        below = getattr(error, "orig", error)  # SQLAlchemy's errors have the driver's
+        if getattr(below, "sqlstate", getattr(below, "pgcode", None)) != pg.InsufficientPrivilege.sqlstate:
+            raise
+        reason = str(below).splitlines()[0]
+        raise RightsMissing(
+            f'the database role lacks a right that on_duplicate="replace" needs: {reason}', _REPLACING
+        ) from error
     return {row[0] for row in done}
 
 
