@@ -350,6 +350,35 @@ def test_a_queue_with_due_jobs_that_nobody_serves_fails_after_a_while(app, conn)
     assert check.text.startswith("mail: 1 job due, the oldest for 2 min, and no live worker serves it")
 
 
+@pytest.mark.parametrize("key", ["memory:ok", "handler:ok", "group:shop"])
+def test_a_queue_with_parked_jobs_alone_that_nobody_serves_is_told_too(app, conn, key):
+    pool(conn)
+    park(conn, app.enqueue("ok", queue="mail"), key)
+
+    assert [one.figures["queue"] for one in found(app, "queues", Level.WARN)] == ["mail"]
+
+    conn.execute("UPDATE queuety.jobs SET available_at = now() - interval '2 min'")
+    [check] = found(app, "queues", Level.FAIL)
+    assert check.text.startswith("mail: 1 job parked, the oldest for 2 min, and no live worker serves it")
+
+
+def test_a_paused_queue_with_parked_jobs_is_no_finding(app, conn):
+    park(conn, app.enqueue("ok", queue="mail"), "group:shop")
+    app.pause("mail")
+
+    assert [one.level for one in found(app, "queues")] == [Level.OK]
+
+
+def test_jobs_that_wait_for_memory_are_told_when_no_pool_lives(app, conn):
+    taught(conn, "ok", 200)
+    for queue in ("on", "off"):
+        park(conn, app.enqueue("ok", queue=queue), "memory:ok")
+
+    [check] = found(app, "parked", Level.WARN)
+
+    assert check.text == "2 jobs of ok parked for want of memory, and no living pool works off, on"
+
+
 def test_leases_that_ran_out_and_are_not_recovered_fail(app, conn):
     app.enqueue("ok")
     claims.turn(conn, None, Want(Lanes(("default",)), 1, "box#7", 60.0))
@@ -410,7 +439,7 @@ def test_silent_processes_and_different_versions_are_told(app, conn):
 
     texts = " ".join(one.text for one in found(app, "workers", Level.WARN))
 
-    assert "1 processes show no sign of life" in texts
+    assert "1 process shows no sign of life" in texts
     assert "0.0.2" in texts
 
 

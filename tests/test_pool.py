@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from queuety import Queuety
+from queuety.store.connect import connect
 from tests.checks import attempts, ends, remaining, sound, starts, states
 from tests.daemon import daemon, read_ledger, until
 
@@ -215,6 +216,65 @@ def test_a_killed_keeper_is_replaced_and_no_job_notices(database, tmp_path):
     assert set(starts(ledger).values()) == {1}
     assert set(attempts(database).values()) == {1}
     sound(database, ledger, pool)
+
+
+def registered(database):
+    """(kind, process id) of every row of processes."""
+    with connect(database, name="test") as conn:
+        return set(conn.execute("SELECT kind, pid FROM queuety.workers").fetchall())
+
+
+def test_the_row_of_a_killed_keeper_goes_with_its_successor(database, tmp_path):
+    with daemon(database, log=tmp_path / "log", env=QUICK) as pool:
+        worker = pool.ready(1)[0].pid
+        for _ in range(2):
+            until(lambda: ("keeper", pool.keeper().pid) in registered(database))
+            pool.keeper().kill()
+            time.sleep(0.3)
+        until(lambda: registered(database) == {("keeper", pool.keeper().pid), ("worker", worker)}, 5)
+        assert pool.stop() == 0
+
+    assert registered(database) == set()
+
+
+def test_processes_of_a_pool_that_is_gone_are_forgotten_by_another_pool(database, tmp_path):
+    with daemon(database, "--workers=3", log=tmp_path / "gone", env=QUICK) as gone:
+        gone.ready(3)
+        until(lambda: len(registered(database)) == 4)
+        gone.kill()
+    with connect(database, name="test") as conn:
+        conn.execute("UPDATE queuety.workers SET seen_at = now() - interval '4 min' WHERE kind = 'worker'")
+
+    with daemon(database, log=tmp_path / "log", env=QUICK) as pool:
+        pool.ready(1)
+        until(
+            lambda: len(registered(database)) == 3,
+            10,
+            "its own two, and the keeper that is silent for seconds",
+        )
+        assert pool.stop() == 0
+
+
+def test_a_pool_that_others_have_forgotten_registers_again(database, tmp_path):
+    """It was cut off from the database for longer than silence is forgiven."""
+    app = Queuety(database)
+    with daemon(database, log=tmp_path / "log", env=QUICK) as pool:
+        pool.ready(1)
+        until(lambda: len(registered(database)) == 2)
+        before = registered(database)
+        time.sleep(1.2)  # the keeper has looked which handlers there are
+        with connect(database, name="test") as conn:
+            conn.execute("DELETE FROM queuety.workers")
+            conn.execute("DELETE FROM queuety.sleepers")
+            until(lambda: registered(database) == before, 5)
+            until(lambda: conn.execute("SELECT count(*) FROM queuety.sleepers").fetchall() == [(1,)], 5)
+            [(handlers,)] = conn.execute(
+                "SELECT handlers FROM queuety.workers WHERE kind = 'worker'"
+            ).fetchall()
+        assert app.enqueue("ok").wait(5).state == "completed"
+        assert pool.stop() == 0
+
+    assert "ok" in handlers
 
 
 def test_a_worker_that_dies_while_the_keeper_is_away_is_settled_by_the_next_one(database, tmp_path):

@@ -173,7 +173,8 @@ def _workers(conn: connect.Connection, processes: list[Process]) -> Iterator[Che
     if silent:
         longest = max(one.silent_s for one in silent)
         names = ", ".join(sorted({f"{one.kind} {one.name} on {one.host}" for one in silent})[:5])
-        text = f"{len(silent)} processes show no sign of life, for up to {span(longest)}: {names}"
+        show = "process shows" if len(silent) == 1 else "processes show"
+        text = f"{len(silent)} {show} no sign of life, for up to {span(longest)}: {names}"
         yield Check("workers", Level.WARN, text, {"silent": len(silent), "longest_s": longest})
     versions = {one.version for one in processes if one.alive} | {__version__}
     if len(versions) > 1:
@@ -184,16 +185,20 @@ def _workers(conn: connect.Connection, processes: list[Process]) -> Iterator[Che
 def _queues(conn: connect.Connection, processes: list[Process]) -> Iterator[Check]:
     well = True
     for row in queues.listing(conn):
-        if row.paused or not row.due or pools.serving(processes, "worker", [row.name]):
+        if row.paused or not (row.due or row.parked) or pools.serving(processes, "worker", [row.name]):
             continue
         well = False
         waited = row.oldest_due_s or 0.0
-        text = f"{row.name}: {_jobs(row.due)} due, the oldest for {span(waited)}, and no live worker"
+        found = f"{_jobs(row.due)} due, "
+        if row.parked:
+            waited = max(waited, standing.parked_for(conn, row.name))
+            found = (found if row.due else "") + f"{_jobs(row.parked)} parked, "
+        text = f"{row.name}: {found}the oldest for {span(waited)}, and no live worker"
         level = Level.FAIL if waited > LATE_S else Level.WARN
-        figures = {"queue": row.name, "due": row.due, "oldest_s": waited}
+        figures = {"queue": row.name, "due": row.due, "parked": row.parked, "oldest_s": waited}
         yield Check("queues", level, f"{text} serves it: work --queue={row.name}", figures)
     if well:
-        yield Check("queues", Level.OK, "every queue with due jobs is served")
+        yield Check("queues", Level.OK, "every queue with due or parked jobs is served")
 
 
 def _parked(conn: connect.Connection, processes: list[Process]) -> Iterator[Check]:
@@ -221,6 +226,11 @@ def _on_memory(conn: connect.Connection, key: str, processes: list[Process]) -> 
     name = key.removeprefix("memory:")
     count, oldest, where = standing.parked(conn, key)
     keepers = pools.serving(processes, "keeper", where)
+    if not keepers:
+        text = (
+            f"{_jobs(count)} of {name} parked for want of memory, and no living pool works {', '.join(where)}"
+        )
+        return Check("parked", Level.WARN, text, {"parked_on": key, "jobs": count, "oldest_s": oldest})
     profile = pools.profile(conn, name, keepers)
     verdicts = pools.verdicts(profile, keepers)
     if profile is None or profile.peak is None or not verdicts or any(one.ever for one in verdicts):

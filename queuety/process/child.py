@@ -44,13 +44,13 @@ def worker(plan: Plan, page: Page, poke_fd: int, done: int) -> int:
     return 0
 
 
-def keeper(plan: Plan, ledger: Ledger, wire: Wire, poke_fd: int) -> int:
-    """Be the keeper; returns the exit code."""
+def keeper(plan: Plan, ledger: Ledger, wire: Wire, poke_fd: int, before: int) -> int:
+    """Be the keeper; returns the exit code. before: id of the one that died before."""
     title(f"keeper {plan.name} starts")
     protect()
     from queuety.process.keeper import Keeper
 
-    Keeper(plan, ledger, wire, poke_fd).run()
+    Keeper(plan, ledger, wire, poke_fd, before).run()
     return 0
 
 

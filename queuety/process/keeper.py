@@ -40,6 +40,7 @@ STUCK_S = 0.3  # jobs held behind another for so long are taken back
 STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
 HOUR_S = 3600.0
 SEEN_S = 15.0  # a process of ours is seen at least so often: after a minute of silence nobody counts on it
+FORGET_S = 180.0  # a process that shows no life for so long is forgotten; one that lives registers again
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 TEND_S = 600.0  # patience for the hourly duties
 LATER_CAP = 100_000
@@ -49,8 +50,10 @@ ENDS = 20  # a flush ends though jobs were unparked so often if none of them was
 class Keeper:
     """One per pool."""
 
-    def __init__(self, plan: Plan, ledger: Ledger, wire: Wire, poke_fd: int) -> None:
+    def __init__(self, plan: Plan, ledger: Ledger, wire: Wire, poke_fd: int, before: int = 0) -> None:
+        """before: id of the keeper that died before us, 0: none did."""
         self.plan = plan
+        self._before = before
         self.ledger = ledger
         self._stale = plan.settings.stale_timeout
         self._wire = wire
@@ -90,6 +93,7 @@ class Keeper:
         now = time.monotonic()
         self._next = dict.fromkeys(("renew", "strays", "recover", "refill", "poll"), now)
         self._next["count"] = now if self.plan.limits else math.inf
+        self._next["forget"] = now + 5 * random.random()
         self._next["tend"] = now + 5 + 10 * random.random()
         poked = False
         while True:
@@ -162,6 +166,7 @@ class Keeper:
                 self._sleepers.look(conn, time.monotonic())
             self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
             self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
+            self._due("forget", 60.0, now, lambda: self._forget(conn))
             self._due("tend", HOUR_S, now, lambda: self._tend(conn))
             if self.plan.mode is Mode.FLUSH and not self._ended:
                 self._end_of_flush(conn, now)
@@ -182,6 +187,9 @@ class Keeper:
                 if not self._id:
                     name, queues = self.plan.name, self.plan.queues
                     self._id = workers.register(conn, "keeper", name, queues, None, os.getppid())
+                    if self._before:
+                        workers.replace(conn, self._before)
+                    self._wire.send({"keeper": self._id})
                 connect.pin(conn)
                 self._listens = notices.listen(conn, self._on_notice)
             except BaseException:
@@ -290,9 +298,17 @@ class Keeper:
                     self._lease_lost(page, job_id, lease)
                 elif asked:
                     self._cancel(job_id, now)
-        alive = [page.worker for page in self.ledger if page.worker]
-        workers.seen(conn, [self._id, *alive])
+        alive = {page.worker: page.pid for page in self.ledger if page.worker}
+        if forgotten := workers.seen(conn, [self._id, *alive]):
+            self._restore(conn, {number: alive[number] for number in forgotten if number != self._id})
         self._tell_memory(conn)
+
+    def _restore(self, conn: connect.Connection, alive: dict[int, int]) -> None:
+        """Register again: other pools have forgotten us while we were cut off from the database."""
+        pool, name, queues = os.getppid(), self.plan.name, self.plan.queues
+        workers.restore(conn, "keeper", name, queues, None, pool, {self._id: os.getpid()})
+        workers.restore(conn, "worker", name, queues, self._handlers, pool, alive)
+        self._sleepers.forget()  # it went with the keeper's row
 
     def _tell_memory(self, conn: connect.Connection) -> None:
         workers.tell(conn, self._id, json.dumps({**self._waiting.tell(), "kills": self._coroner.kills}))
@@ -414,7 +430,7 @@ class Keeper:
             )
 
     def _tend(self, conn: bounded.Bounded) -> None:
-        """Make partitions for the coming days, drop what is past its keeping, forget silent processes."""
+        """Make partitions for the coming days, drop what is past its keeping."""
         settings = self.plan.settings
         with conn.patient(TEND_S):  # a day's rows may have to be moved
             retention.make_ahead(conn)
@@ -426,7 +442,10 @@ class Keeper:
             if self._pruned_to:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
             retention.prune_starts(conn)
-            workers.forget_silent(conn, max(10 * self._stale, 600.0))
+
+    def _forget(self, conn: connect.Connection) -> None:
+        """Forget processes of pools that are gone."""
+        workers.forget_silent(conn, max(2 * self._stale, FORGET_S))
 
     def _end_of_flush(self, conn: connect.Connection, now: float) -> None:
         """Tell the supervisor once every worker has looked in vain after the last settlement."""

@@ -66,6 +66,7 @@ class Supervisor:
         self._workers: dict[int, Child] = {}
         self._dead: dict[int, tuple[int, int]] = {}  # page → pid, status: not settled yet
         self._keeper = 0
+        self._keeper_id = 0  # of its row, for its successor to forget
         self._wire: Wire | None = None
         self._keeper_pause = 0.1
         self._keeper_at = 0.0
@@ -210,7 +211,7 @@ class Supervisor:
         self._wire = Wire(ours)
 
         def body() -> int:
-            return child.keeper(self.plan, self._ledger, Wire(theirs), self._poke_read)
+            return child.keeper(self.plan, self._ledger, Wire(theirs), self._poke_read, self._keeper_id)
 
         self._keeper = self._fork(body)
         theirs.close()
@@ -270,6 +271,7 @@ class Supervisor:
 
     def _keeper_died(self, status: int) -> None:
         self._keeper = 0
+        self._hear()  # its last words
         if not self._left_at:
             log.warning("the keeper ended (%s): another one is started", describe(status))
             self._keeper_at = time.monotonic() + self._keeper_pause
@@ -351,6 +353,8 @@ class Supervisor:
             elif "backlog" in message and self._size and not self._stopping_at:
                 leaving = sum(one.told and not one.replaced for one in self._workers.values())
                 self.wanted = self._size.decide(self.wanted, message["backlog"], self.counts(), leaving)
+            elif "keeper" in message:
+                self._keeper_id = message["keeper"]
             elif "ended" in message:
                 self._summary.later = message["later"]
                 self._drain("nothing is due")

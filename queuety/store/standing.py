@@ -153,6 +153,20 @@ def parked(conn: Connection, key: str) -> tuple[int, float, tuple[str, ...]]:
     return int(count), float(oldest), tuple(queues)
 
 
+def parked_for(conn: Connection, queue: str) -> float:
+    """Seconds for which the oldest parked job of a queue is due; 0 if there is none. Reads all parked jobs."""
+    [(oldest,)] = reader.rows(
+        conn,
+        """
+        SELECT coalesce(extract(EPOCH FROM statement_timestamp() - min(j.available_at)), 0)::float8
+        FROM queuety.jobs AS j
+        WHERE j.parked_on IS NOT NULL AND j.queue = %(queue)s
+        """,
+        {"queue": queue},
+    )
+    return max(0.0, float(oldest))
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """What a limited key has and uses. set: the limit stands in the database, and wins over the job's own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -61,15 +61,49 @@ def register(
     return int(row[0])
 
 
-def seen(conn: Connection, ids: Sequence[int]) -> None:
-    """Note that these processes show life."""
-    conn.execute(
+def replace(conn: Connection, before: int) -> None:
+    """Forget a keeper whose place another one has taken."""
+    unregister(conn, [before])
+    wake(conn, before)
+
+
+def seen(conn: Connection, ids: Sequence[int]) -> list[int]:
+    """Note that these processes show life; returns those that others have forgotten, for want of it."""
+    rows = conn.execute(
         """
         UPDATE queuety.workers AS w
         SET seen_at = statement_timestamp()
         WHERE w.id = ANY (%s::bigint[])
+        RETURNING w.id
         """,
         [list(ids)],
+    ).fetchall()
+    return sorted({*ids} - {row[0] for row in rows})
+
+
+def restore(
+    conn: Connection, kind: str, name: str, queues: Sequence[str], handlers: Sequence[str] | None, pool: int,
+    processes: Mapping[int, int],
+) -> None:  # fmt: skip
+    """Note processes that were forgotten while they lived, cut off from the database. processes: id → process id."""
+    conn.execute(
+        """
+        INSERT INTO queuety.workers (id, pool, kind, name, host, pid, queues, handlers, version)
+        SELECT one.id, %s, %s, %s, %s, one.pid, %s::text[], %s::text[], %s
+        FROM unnest(%s::bigint[], %s::integer[]) AS one (id, pid)
+        ON CONFLICT DO NOTHING
+        """,
+        [
+            pool,
+            kind,
+            name,
+            socket.gethostname(),
+            list(queues),
+            None if handlers is None else list(handlers),
+            __version__,
+            list(processes),
+            list(processes.values()),
+        ],
     )
 
 
