@@ -270,3 +270,57 @@ def test_a_flush_and_once_never_wait_for_a_limit(app: Queuety, database: str, tm
 
     assert free.state() == "completed"
     assert states(database)["pending"] == 5
+
+
+@pytest.mark.parametrize("how", ["return", "cancel", "kill", "urgent"])
+def test_a_place_is_handed_over_to_another_pool_without_waiting_for_a_poll(
+    app: Queuety, database: str, tmp_path: Path, how: str
+):
+    ledger, slow = tmp_path / "ledger", {"QUEUETY_WORKER_SLEEP": "60"}
+    theirs = "--queue=qa" if how == "urgent" else "--queue=qb"
+    with (
+        daemon(database, "--queue=qa", app=LIMITED, ledger=ledger, log=tmp_path / "a", env=slow) as first,
+        daemon(database, theirs, app=LIMITED, ledger=ledger, log=tmp_path / "b", env=slow) as second,
+    ):
+        first.ready()
+        second.ready()
+        time.sleep(1.0)  # asleep, and registered as such
+        one = {"concurrency_group": "one", "concurrency_limit": 1, "max_attempts": 1}
+        long = {"how": "sleep"} if how in ("cancel", "kill") else {"how": "return"}
+        holder = app.enqueue("ends", long, queue="qa", **one)
+        until(lambda: read_ledger(ledger))
+        waiting = app.enqueue("ends", {"how": "return"}, queue=theirs.removeprefix("--queue="), **one)
+        if how == "urgent":
+            app.enqueue("costs", {"seconds": 3}, queue="qa", priority="urgent")
+            app.enqueue("costs", {"seconds": 3}, queue="qa", priority="urgent")
+        if how == "cancel":
+            holder.cancel()
+        elif how == "kill":
+            psutil.Process(read_ledger(ledger)[0].pid).kill()
+
+        until(lambda: waiting.state().final, 15, first.log() + second.log())
+
+
+def test_a_rate_is_kept_up_by_a_pool_that_hardly_polls(app: Queuety, database: str, tmp_path: Path):
+    ledger, slow = tmp_path / "ledger", {"QUEUETY_WORKER_SLEEP": "60"}
+    with daemon(database, app=LIMITED, ledger=ledger, log=tmp_path / "log", env=slow) as pool:
+        pool.ready()
+        jobs = [app.enqueue("twice") for _ in range(9)]
+
+        until(lambda: all(job.state().final for job in jobs), 20, pool.log())
+
+    assert most_within(sorted(e.at for e in read_ledger(ledger) if e.what == "start"), 1.0) <= 2
+
+
+def test_a_limit_that_is_raised_is_used_at_once(app: Queuety, database: str, tmp_path: Path):
+    slow = {"QUEUETY_WORKER_SLEEP": "60"}
+    app.limit("group:three", concurrency=0)
+    with daemon(database, app=LIMITED, log=tmp_path / "log", env=slow) as pool:
+        pool.ready()
+        jobs = [app.enqueue("work") for _ in range(3)]
+        until(lambda: app.find(jobs[0].id).parked_on)
+        time.sleep(1.0)
+
+        app.limit("group:three", concurrency=1)
+
+        until(lambda: all(job.state().final for job in jobs), 15, pool.log())

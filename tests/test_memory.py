@@ -140,11 +140,11 @@ def test_pressure_is_that_of_the_group_and_else_of_the_host(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
 def test_the_peak_is_that_of_the_run_and_not_of_a_bigger_one_before():
     peak = Peak()
-    big = bytearray(120 * MB)
+    big = bytearray(b"x") * (120 * MB)
     del big
 
     peak.start()
-    small = bytearray(30 * MB)
+    small = bytearray(b"x") * (30 * MB)  # written to: what is only reserved is not resident
     del small
     taken = peak.stop()
 
@@ -154,7 +154,7 @@ def test_the_peak_is_that_of_the_run_and_not_of_a_bigger_one_before():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
 def test_what_is_resident_before_a_run_is_not_counted_as_its_own():
-    kept = bytearray(40 * MB)
+    kept = bytearray(b"x") * (40 * MB)
     peak = Peak()
 
     peak.start()

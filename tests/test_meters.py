@@ -447,3 +447,31 @@ def test_jobs_written_by_somebody_who_does_not_know_the_handler_have_its_limits(
 
 def test_handlers_without_limits_cost_their_claim_nothing():
     assert of_handlers({"free": Limits(), "cheap": Limits()}) is None
+
+
+def test_what_cost_too_much_for_one_pool_is_run_by_another_with_a_larger_budget(
+    app: Queuety, worker: Callable[..., Worker], conn: Connection
+):
+    job = app.enqueue("costs", cost_units=5).id
+    small, large = Budgets({"costly": 2}), Budgets({"costly": 10})
+    assert worker(("costly",), budgets=small).turn().jobs == []
+    assert parked(conn) == {"never:queue:costly": 1}
+
+    assert claims.refill(conn, Lanes(("costly",)), small, places=500)[0] == 0
+    assert claims.refill(conn, Lanes(("costly",)), large, places=500)[0] == 1
+
+    assert [one.id for one in worker(("costly",), budgets=large).turn().jobs] == [job]
+
+
+def test_a_budget_of_nothing_stops_a_queue_and_sets_nothing_apart(
+    app: Queuety, worker: Callable[..., Worker], conn: Connection
+):
+    app.enqueue("costs")
+    app.limit("queue:costly", budget=0)
+
+    assert worker(("costly",)).turn().jobs == []
+    assert parked(conn) == {"queue:costly": 1}
+    assert claims.refill(conn, Lanes(("costly",)), Budgets(), places=500)[0] == 0
+    app.limit("queue:costly", budget=1)
+    claims.refill(conn, Lanes(("costly",)), Budgets(), places=500)
+    assert len(worker(("costly",)).turn().jobs) == 1

@@ -206,7 +206,7 @@ BEGIN
     LOOP
         _key := NULL;
         IF _job."group" IS NOT NULL THEN
-            IF _job.cost > _job.group_budget THEN
+            IF _job.cost > _job.group_budget AND _job.group_budget > 0 THEN
                 _key := 'never:group:' || _job."group";
             ELSIF _job.places >= _job.concurrency OR _job.group_cost + _job.cost > _job.group_budget
                 OR 'group:' || _job."group" = ANY (_full) THEN
@@ -218,7 +218,7 @@ BEGIN
             END IF;
         END IF;
         IF _key IS NULL AND _job.queue_budget IS NOT NULL THEN
-            IF _job.cost > _job.queue_budget THEN
+            IF _job.cost > _job.queue_budget AND _job.queue_budget > 0 THEN
                 _key := 'never:queue:' || _job.queue;
             ELSIF 'queue:' || _job.queue = ANY (_full)
                 OR _job.queue_cost + _job.cost > _job.queue_budget THEN
@@ -397,7 +397,9 @@ BEGIN
             EXIT WHEN _key IS NULL;
         END IF;
         SELECT r.unparked, r.next_s INTO _done, _next
-        FROM queuety.refill_key(_key, _open, queue_budgets, group_budgets, places, each) AS r;
+        FROM queuety.refill_key(
+            _key, _open, queue_budgets, group_budgets, places, each, keys IS NOT NULL
+        ) AS r;
         unparked := unparked + coalesce(_done, 0);
         next_s := least(next_s, _next);
     END LOOP;
@@ -408,7 +410,7 @@ COMMENT ON FUNCTION queuety.refill(text[], text[], jsonb, jsonb, integer, intege
 
 CREATE FUNCTION queuety.refill_key(
     key text, lanes text[], queue_budgets jsonb, group_budgets jsonb, places integer, each integer,
-    OUT unparked integer, OUT next_s double precision
+    telling boolean, OUT unparked integer, OUT next_s double precision
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, queuety, pg_temp
@@ -429,6 +431,10 @@ DECLARE
     _one record;
 BEGIN
     unparked := 0;
+    IF _kind = 'never' THEN
+        unparked := queuety.refill_never(key, _name, lanes, queue_budgets, group_budgets);
+        RETURN;
+    END IF;
     IF _kind NOT IN ('group', 'queue', 'rate') OR (_kind = 'queue' AND _name <> ALL (lanes)) THEN
         RETURN;
     END IF;
@@ -442,6 +448,11 @@ BEGIN
     ) AS j
     LIMIT 1;
     IF NOT FOUND THEN
+        -- Perhaps it is for somebody else, whose queues these are not, to take the place that has become free.
+        IF telling AND EXISTS (SELECT FROM queuety.jobs AS j WHERE j.parked_on = key)
+            AND EXISTS (SELECT FROM queuety.sleepers) THEN
+            PERFORM pg_notify('queuety', 'k:' || left(key, 1000));
+        END IF;
         RETURN;
     END IF;
     SELECT m.* INTO _meter FROM queuety.meters AS m WHERE m.kind = _kind AND m.name = _name;
@@ -491,8 +502,8 @@ BEGIN
         ) AS j
         LIMIT _most
     LOOP
-        -- One that never fits is sorted out at its claim.
-        EXIT WHEN _cost + _one.cost > _budget AND _one.cost <= _budget;
+        -- One that never fits is sorted out at its claim; a budget of 0 stops all.
+        EXIT WHEN _cost + _one.cost > _budget AND (_one.cost <= _budget OR _budget = 0);
         _ids := _ids || _one.id;
         IF each = 1 THEN
             _cost := _cost + _one.cost;  -- else one worker runs them one after the other
@@ -502,8 +513,45 @@ BEGIN
     unparked := cardinality(_ids);
 END
 $body$;
-COMMENT ON FUNCTION queuety.refill_key(text, text[], jsonb, jsonb, integer, integer) IS
+COMMENT ON FUNCTION queuety.refill_key(text, text[], jsonb, jsonb, integer, integer, boolean) IS
     'Unpark, in order, what one key has room for; next_s: seconds until a rate has more';
+
+CREATE FUNCTION queuety.refill_never(
+    key text, inner_key text, lanes text[], queue_budgets jsonb, group_budgets jsonb
+) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, queuety, pg_temp
+AS $body$
+DECLARE
+    _kind text := split_part(inner_key, ':', 1);
+    _name text := substr(inner_key, length(split_part(inner_key, ':', 1)) + 2);
+    _budget bigint;
+    _ids bigint[];
+BEGIN
+    -- What cost too much for another pool's budget, or for an earlier one, is looked at again where it fits.
+    SELECT m.budget INTO _budget FROM queuety.meters AS m WHERE m.kind = _kind AND m.name = _name;
+    _budget := coalesce(
+        _budget, (CASE _kind WHEN 'queue' THEN queue_budgets ELSE group_budgets END ->> _name)::integer
+    );
+    SELECT array_agg(fits.id) INTO _ids
+    FROM (
+        SELECT j.id
+        FROM unnest(lanes) AS lane (queue)
+        CROSS JOIN LATERAL (
+            SELECT p.id
+            FROM queuety.jobs AS p
+            WHERE p.parked_on = key AND p.queue = lane.queue
+                AND (_budget IS NULL OR coalesce((p.limits ->> 'cost')::integer, 1) <= _budget)
+            ORDER BY p.priority, p.available_at, p.id
+            LIMIT 100 FOR UPDATE SKIP LOCKED
+        ) AS j
+    ) AS fits;
+    UPDATE queuety.jobs AS j SET parked_on = NULL, parked_at = NULL WHERE j.id = ANY (_ids);
+    RETURN coalesce(cardinality(_ids), 0);
+END
+$body$;
+COMMENT ON FUNCTION queuety.refill_never(text, text, text[], jsonb, jsonb) IS
+    'Unpark what was set apart for its cost and fits the budget as this caller knows it';
 
 -- With the owner's rights: whoever may write a job need not read limits and starts.
 CREATE FUNCTION queuety.waits_for(limits jsonb) RETURNS text

@@ -75,7 +75,7 @@ def _rate(value: str, what: str) -> tuple[int, float]:
     if not slash:
         raise UsageError(f"{what}={units.shown(value)} is no rate", "give starts/duration: 100/1s, 5/1m")
     return units.whole(count, minimum=1, maximum=LARGEST, what=what), units.seconds(
-        window, minimum=SHORTEST_WINDOW_S, maximum=LONGEST_WINDOW_S, what=what
+        window, minimum=SHORTEST_WINDOW_S, maximum=LONGEST_WINDOW_S, what=f"the window of {what}"
     )
 
 

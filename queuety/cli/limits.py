@@ -15,7 +15,9 @@ from queuety.errors import UsageError
 @click.command()
 @click.argument("key")
 @click.option("--concurrency", type=kinds.UNITS, help="Runs of a group at a time; 0 stops it.")
-@click.option("--budget", type=kinds.UNITS, help="Cost units of a group or queue that may run at a time.")
+@click.option(
+    "--budget", type=kinds.UNITS, help="Cost units of a group or queue that may run at a time; 0 stops it."
+)
 @click.option(
     "--rate", type=kinds.RATE, metavar="N/S", help="Starts of a rate key in any window: 100/1s, 5/1m."
 )
@@ -70,7 +72,7 @@ def print_meters(meters: list[Any]) -> None:
         [
             (
                 meter.key,
-                f"{meter.limit}{' *' if meter.stored else ''}",
+                f"{meter.limit or 'none'}{' *' if meter.stored else ''}",
                 _running(meter),
                 f"{meter.parked}{f' + {meter.never} over the budget' if meter.never else ''}",
                 span(meter.oldest_parked_s),

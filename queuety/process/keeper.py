@@ -61,6 +61,7 @@ class Keeper:
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
         self._parked = Parked(plan, self._sleepers.lanes)
+        self._room_at: dict[int, float] = {}  # by page: what was heeded
         self._coroner = Coroner()
         self._waiting = Waiting(plan, ledger)
         self._conn: bounded.Bounded | None = None
@@ -157,11 +158,14 @@ class Keeper:
             self._due("renew", min(self._stale / 4, SEEN_S), now, lambda: self._renew(conn, now))
             if self._listens and self.plan.mode is Mode.WORK:
                 self._sleepers.mind(conn, self._id, now, poked=poked)
+            self._heed_rates()
             if now >= min(self._next["refill"], self._next["poll"], self._next["count"]):
                 with conn.transaction():  # one for all that is asked each second
-                    self._refill(conn, now)
+                    unparked = self._unpark(conn, now)
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
                     self._count(conn, now)
+                if unparked:  # only now can a worker see it
+                    self._look(conn, time.monotonic())
             if self._waiting.any and self._waiting.unpark(conn, time.monotonic()):
                 self._sleepers.look(conn, time.monotonic())
             self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
@@ -230,7 +234,10 @@ class Keeper:
             index, _, status = self._dead[0]
             page = self.ledger.pages[index]
             outcomes = self._coroner.outcomes(page, status)
+            freed: set[str] = set()
             for fact, settlement in settle_dead(conn, page.lease, outcomes, self._backoff):
+                freed.update(fact.keys)
+                freed.update(fact.keys)
                 page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
                 if isinstance(outcomes[fact.id][0], Lost | TimedOut):
@@ -241,9 +248,8 @@ class Keeper:
             if page.worker:
                 workers.unregister(conn, [page.worker])
             self._settled_at = time.monotonic()
-            self._next["refill"] = self._next["poll"] = (
-                0.0  # look at once: what it held is somebody else's now
-            )
+            self._next["poll"] = 0.0  # look at once: what it held is somebody else's now
+            self._parked.tell(conn, freed)
             self._dead.pop(0)
             if self._wire.closed:
                 page.clear()
@@ -368,6 +374,8 @@ class Keeper:
             self._sleepers.wake(1)
         elif kind == "c" and rest.isdigit():
             self._cancel(int(rest), time.monotonic())
+        elif kind == "k":
+            self._next["refill"] = 0.0
 
     def _look(self, conn: connect.Connection, now: float) -> None:
         next_s = self._sleepers.look(conn, now)
@@ -382,9 +390,6 @@ class Keeper:
         if held:
             for job_id in claims.cancels(conn, [job_id for _, job_id, _ in held]):
                 self._cancel(job_id, now)
-        if self._parked.unpark(conn, self._handlers_here(conn)):
-            self._sleepers.wake(1)
-        self._waiting.look(conn, self._handlers)
 
     def _count(self, conn: connect.Connection, now: float) -> None:
         """Tell the supervisor of an adaptive pool how many jobs are due that a worker could claim."""
@@ -394,12 +399,23 @@ class Keeper:
             due, _ = claims.look(conn, self._sleepers.lanes, scale.COUNTED)
             self._wire.send({"backlog": due})
 
-    def _refill(self, conn: connect.Connection, now: float) -> None:
-        """Unpark what limits have room for, and come back when a rate has more."""
-        if now >= min(self._next["refill"], self._next["poll"]):
+    def _unpark(self, conn: connect.Connection, now: float) -> int:
+        """Unpark what limits have room for and our workers have handlers for; returns how many."""
+        unparked = 0
+        polling = now >= self._next["poll"]
+        if polling or now >= self._next["refill"]:
             unparked, self._next["refill"] = self._parked.refill(conn, now)
-            if unparked:
-                self._next["poll"] = 0.0  # which wakes who sleeps
+        if polling:
+            unparked += self._parked.unpark(conn, self._handlers_here(conn))
+            self._waiting.look(conn, self._handlers)
+        return unparked
+
+    def _heed_rates(self) -> None:
+        """Look for room under a rate when the workers that wait for it say that there is some."""
+        for page in self.ledger:
+            if page.room_at != self._room_at.get(page.index, 0.0):
+                self._room_at[page.index] = page.room_at
+                self._next["refill"] = min(self._next["refill"], page.room_at)
 
     def _again_by(self, moment: float) -> None:
         self._next["poll"] = min(self._next["poll"], moment)
@@ -416,11 +432,18 @@ class Keeper:
 
     def _recover(self, conn: connect.Connection) -> None:
         # One round at a time: however many there are, our own workers' leases are renewed between.
-        done = recover(conn, self._backoff, _tell, rounds=1)
+        freed: set[str] = set()
+
+        def told(fact: Facts, settlement: Settlement) -> None:
+            freed.update(fact.keys)
+            _tell(fact, settlement)
+
+        done = recover(conn, self._backoff, told, rounds=1)
+        self._parked.tell(conn, freed)
         if done.total >= BATCH:
             self._next["recover"] = 0.0
         if done.total:
-            self._next["refill"] = self._next["poll"] = 0.0  # what they held is somebody else's now
+            self._next["poll"] = 0.0  # what they held is somebody else's now
             log.warning(
                 "recovered %d jobs: %d retried, %d buried, %d cancelled",
                 done.total,

@@ -89,6 +89,7 @@ class Counter(enum.IntEnum):
 _BEGAN, _DEADLINE, _CLAIMED, _LOOKED, _SETTLED, _EMPTY, _BORN, _READY, _CANCEL_AT = range(16, 25)
 _BASE, _RESERVED, _RESIDENT, _PEAK = range(25, 29)  # memory, in bytes
 _WORKED = 29
+_ROOM_AT = 30
 _COUNTERS = 32
 
 
@@ -143,6 +144,7 @@ class Page:
     born = _time(_BORN)
     cancel_at = _time(_CANCEL_AT)  # when the keeper heard of it
     worked = _time(_WORKED)  # seconds that its jobs have taken, those in hand not yet included
+    room_at = _time(_ROOM_AT)  # when a rate has room again that a job waits for; 0: not known
     ready = _time(_READY)  # when the worker could claim; 0: not yet
 
     def __init__(self, buffer: memoryview, index: int, ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from queuety.process.plan import Plan
@@ -41,6 +42,11 @@ class Parked:
         elif next_s is not None:
             again = min(again, now + max(next_s + 0.001, SOON_S))
         return unparked, again
+
+    def tell(self, conn: Connection, keys: Collection[str]) -> None:
+        """Refill keys that have become freer, and let other pools know if what waits for them is theirs to run."""
+        if keys:
+            claims.refill(conn, self._lanes, self._budgets, places=PLACES, keys=sorted(keys))
 
     def unpark(self, conn: Connection, handlers: list[str]) -> int:
         """Unpark what waits for one of these handlers, and what has waited for any for too long; returns how many."""

@@ -32,7 +32,8 @@ from queuety.process.runner import Runner
 from queuety.process.titles import title
 from queuety.process.wake import Waker
 from queuety.redaction import redact_text
-from queuety.store import bounded, claims, connect, workers
+from queuety.store import bounded, claims, connect, notices, workers
+from queuety.store.batch import RATE
 from queuety.store.claims import Claimed, Want
 from queuety.store.lanes import Lanes
 
@@ -254,7 +255,7 @@ class Worker:
             page.looked = time.monotonic()
             page.claiming = 1 if want else 0
             try:
-                settled, jobs, refused, left = claims.turn(self.connection(), batch, want)
+                settled, jobs, refused, left, room_s = claims.turn(self.connection(), batch, want)
                 break
             except connect.TROUBLE as error:
                 failures += 1
@@ -284,10 +285,23 @@ class Worker:
             page.claimed = time.monotonic()
         page.claiming = 0
         if refused:
-            page.count_one(Counter.PARKED, refused)
+            page.count_one(Counter.PARKED, len(refused))
+            if any(key.startswith(RATE) for key in refused):
+                room_s = 0.0  # the keeper finds when
+        if room_s is not None:
+            page.room_at = time.monotonic() + room_s
+            if page.looked - self._poked > POKE_S:
+                self._poked = page.looked
+                self.poke()
         if left:
-            self.poke()  # it is for another worker
-        return jobs, refused
+            self._offer()
+        return jobs, len(refused)
+
+    def _offer(self) -> None:
+        """Tell others, of this pool and of others, that there is work which this worker does not take."""
+        self.poke()
+        with suppress(*connect.TROUBLE):
+            notices.wake(self.connection(), self.plan.queues)
 
     def _share(self, profiler: Profiler, jobs: list[Claimed], *, last: bool) -> None:
         """Share what runs have taken and learn what these jobs' handlers take, between the turns.

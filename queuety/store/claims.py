@@ -41,13 +41,18 @@ class Claimed(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys whose places and units its run takes."""
-        keys = _keys(self.limits) if self.limits else ()
-        return (*keys, f"queue:{self.queue}") if self.metered else keys
+        return keys_of(self.limits, self.metered, self.queue)
 
     @property
     def rates(self) -> tuple[str, ...]:
         """The keys whose starts it counts among."""
         return _rates(self.limits) if self.limits else ()
+
+
+def keys_of(limits: str | None, metered: bool | None, queue: str) -> tuple[str, ...]:
+    """The keys whose places and units a run takes."""
+    keys = _keys(limits) if limits else ()
+    return (*keys, f"queue:{queue}") if metered else keys
 
 
 @lru_cache(4096)  # jobs of one handler mostly have the same limits
@@ -71,6 +76,14 @@ class Facts(NamedTuple):
     backoff: str | None
     handler: str
     worker: str | None
+    limits: str | None
+    metered: bool | None
+    queue: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys whose places and units its run took."""
+        return keys_of(self.limits, self.metered, self.queue)
 
 
 @dataclass(frozen=True)
@@ -118,14 +131,16 @@ class Want:
 class Turn(NamedTuple):
     """What a turn did. settled: jobs of the batch (fewer than it has: their leases were lost).
 
-    jobs: claimed, in the order in which they are to run.  refused: how many others there was no room for; they are
-    parked.  left: how many were unparked and left to others.
+    jobs: claimed, in the order in which they are to run.  refused: the keys that others had no room under; they are
+    parked.  left: how many were unparked and left to others.  room_s: seconds until a rate that the batch ran under
+    has room for what waits; None: nothing waits.
     """
 
     settled: int
     jobs: list[Claimed]
-    refused: int = 0
+    refused: list[str] = []  # noqa: RUF012 - never written to
     left: int = 0
+    room_s: float | None = None
 
 
 def turn(conn: Connection, batch: Batch | None, want: Want | None) -> Turn:
@@ -148,13 +163,14 @@ def turn(conn: Connection, batch: Batch | None, want: Want | None) -> Turn:
         return Turn(settled, [])
     jobs = [Claimed._make(row) for row in answers[-2].rows]
     refused = {row[0] for row in answers[-1].rows}
-    unparked = answers[-3].rows[0][0] if refilling else 0
+    unparked, room_s = answers[-3].rows[0][:2] if refilling else (0, None)
     left = (
         unparked - sum(job.limits is not None or job.metered is not None for job in jobs) if unparked else 0
     )
     if refused:
         jobs = [job for job in jobs if job.id not in refused]
-    return Turn(settled, want.lanes.order(jobs), len(refused), max(left, 0))
+    waits = [row[1] for row in answers[-1].rows]
+    return Turn(settled, want.lanes.order(jobs), waits, max(left, 0), room_s)
 
 
 def held(conn: Connection, lease: int, ids: list[int]) -> list[Facts]:
@@ -192,13 +208,21 @@ def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:
 
 
 def refill(
-    conn: Connection, lanes: Lanes, budgets: Budgets, *, places: int, after: str | None = None
+    conn: Connection,
+    lanes: Lanes,
+    budgets: Budgets,
+    *,
+    places: int,
+    keys: Sequence[str] | None = None,
+    after: str | None = None,
 ) -> tuple[int, float | None, str | None]:
-    """Unpark what there is room for, of all keys after one; the keys are too many for one call if one comes back.
+    """Unpark what there is room for, of some keys that have become freer, or of all keys after one.
 
+    Of the former other pools are told, if what waits is in none of the lanes. The latter may be too many for one
+    call: then a key comes back.
     Returns how many were unparked, the seconds until a rate has room again, and the key to go on after.
     """
-    step = _refill(None, lanes, budgets, places=places, each=1, after=after)
+    step = _refill(keys, lanes, budgets, places=places, each=1, after=after)
     row = perform(conn, step.name, **step.values).fetchone()
     return (row[0], row[1], row[2]) if row else (0, None, None)
 
@@ -263,7 +287,7 @@ def _admit(want: Want) -> Step:
 
 
 def _refill(
-    keys: list[str] | None,
+    keys: Sequence[str] | None,
     lanes: Lanes,
     budgets: Budgets,
     *,
@@ -274,7 +298,7 @@ def _refill(
     return Step(
         "refill",
         {
-            "keys": None if keys is None else texts(keys),
+            "keys": None if keys is None else texts(list(keys)),
             "lanes": lanes.order_of_queues,
             "places": str(places),
             "each": str(each),

@@ -8,7 +8,7 @@ from typing import Any
 
 from queuety.errors import MeterNotFound, UsageError
 from queuety.names import check_name, check_queue, quoted
-from queuety.store import reader
+from queuety.store import notices, reader
 from queuety.store.claims import NO_BUDGETS, Budgets
 from queuety.store.connect import Connection
 from queuety.store.queues import wait_for_claims
@@ -157,6 +157,7 @@ def _look_again(conn: Connection, key: str) -> None:
     values = {"keys": [f"never:{key}"], "size": BATCH}
     while repeated(conn, lambda: conn.execute(statement("unpark"), values, prepare=False).rowcount) == BATCH:
         pass
+    notices.tell_key(conn, key)
 
 
 def _with_budget(meter: Meter, budgets: Budgets) -> Meter:
@@ -167,9 +168,9 @@ def _with_budget(meter: Meter, budgets: Budgets) -> Meter:
 
 
 _POSSIBLE = {
-    "group": "a group has a concurrency and a budget",
-    "queue": "a queue has a budget",
-    "rate": "a rate key has a rate",
+    "group": "give a group a concurrency or a budget",
+    "queue": "give a queue a budget",
+    "rate": "give a rate key a rate: starts and seconds",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from queuety.store.connect import Connection
 
@@ -24,3 +24,19 @@ def take_in(conn: Connection, heard: Callable[[str], None]) -> None:
     conn.pgconn.consume_input()
     while (notice := conn.pgconn.notifies()) is not None:
         heard(notice.extra.decode("utf-8", "replace"))
+
+
+def wake(conn: Connection, queues: Sequence[str]) -> None:
+    """Wake the pools that sleep on one of these queues."""
+    conn.execute(
+        """
+        SELECT pg_notify('queuety', 'q:' || s.queue)
+        FROM (SELECT DISTINCT t.queue FROM queuety.sleepers AS t WHERE t.queue = ANY (%s::text[])) AS s
+        """,
+        [list(queues)],
+    )
+
+
+def tell_key(conn: Connection, key: str) -> None:
+    """Tell all pools that a limited key has become another: they look at once whether it has room."""
+    conn.execute("SELECT pg_notify('queuety', 'k:' || left(%s, 1000))", [key])

@@ -2,7 +2,7 @@
 -- size int.  Returns the facts that a verdict needs.
 -- Locks: the rows; locked rows are skipped, so recoveries never wait for one another.  Index: jobs_leases.
 SELECT j.id, j.lease, j.attempts, j.max_attempts, j.cancel_requested, j.backoff::text, j.handler,
-    j.worker
+    j.worker, j.limits::text, j.metered, j.queue
 FROM queuety.jobs AS j
 WHERE j.state = 'processing'
     AND j.lease_until < statement_timestamp()
