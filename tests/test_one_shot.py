@@ -106,6 +106,15 @@ def test_flush_does_not_wait_for_a_locked_job(app, database, conn, run):
     assert (locked.state(), other.state()) == ("pending", "completed")
 
 
+def test_flush_that_leaves_due_jobs_does_not_say_that_nothing_is_due(app, conn, run):
+    job = app.enqueue("ok")
+    with conn.transaction():
+        conn.execute("SELECT FROM queuety.jobs WHERE id = %s FOR UPDATE", [job.id])
+        told = json.loads(run("flush", "--json").stdout)
+
+    assert (told["due"], told["reason"]) == (1, "nothing more can be run")
+
+
 def test_flush_leaves_what_another_pool_runs_to_it(app, database, run, tmp_path):
     with daemon(database, app=APP, ledger=tmp_path / "ledger", log=tmp_path / "log"):
         running = app.enqueue("sleep", {"seconds": 4})

@@ -46,7 +46,7 @@ def run(
     loading.split(settings.app)
     from queuety.cli import preflight
     from queuety.process.output import protect
-    from queuety.process.plan import Plan
+    from queuety.process.plan import DRY, Plan
     from queuety.process.supervisor import Summary, Supervisor
 
     directory = Path.cwd()
@@ -65,7 +65,7 @@ def run(
             )
             summary = Supervisor(ready, on_tick=tick).run()
             over = summary.reason.endswith("s are over")
-            ended = ready.mode != "work" and (over or summary.reason in ("nothing is due", "done"))
+            ended = ready.mode != "work" and (over or summary.reason in (DRY, "done"))
             # One that was stopped leaves at once, whatever the database does.
             return summary, (_left(ready) if ended else None) or Left(later=summary.later)
     except _Stopped:
@@ -130,4 +130,5 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        # Who began with us would still leave with 0 at once; but now there is something to say, and a code.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if callable(before) else before)

@@ -7,6 +7,7 @@ import errno
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -56,6 +57,11 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] in ("work", "flush"):
+            _let_stop(ctx)
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
@@ -63,6 +69,12 @@ class Commands(click.Group):
         found = getattr(importlib.import_module(f"queuety.cli.{module}"), attribute)
         assert isinstance(found, click.Command)
         return found
+
+
+def _let_stop(ctx: click.Context) -> None:
+    """Let SIGTERM end a pool that has not begun with 0, as it ends one that runs. Later handlers take its place."""
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    ctx.call_on_close(lambda: signal.signal(signal.SIGTERM, before) and None)
 
 
 @click.group(

@@ -158,8 +158,9 @@ def flush(
 ) -> int:
     """Run all that is due, then exit and say how many jobs ended how.
 
-    What those jobs enqueue is run too. What is due later, retries included, is left and told; so is what a
-    paused queue holds. With --max-time a job that would probably not end in time is left, too.
+    What those jobs enqueue is run too. What is due later, retries included, is left and told; so is what is
+    parked (for a limit, for memory, for a handler) and what a paused queue holds. With --max-time a job that
+    would probably not end in time is left, too.
 
     \b
     queuety --app shop:app flush --queue=mail --fail-on-buried
@@ -199,6 +200,8 @@ def flush(
 
 def sentence(summary: Summary, left: Left) -> str:
     """What a pool did, in one line."""
+    from queuety.process.plan import DRY
+
     total = sum(summary.counts[: len(_ENDED)])
     parts = [f"{total} job{'' if total == 1 else 's'}{': ' if total else ''}{_counted(summary.counts)}"]
     if left.due:
@@ -207,7 +210,7 @@ def sentence(summary: Summary, left: Left) -> str:
         parts.append(f"{left.later} due later")
     if left.parked:
         parts.append(f"{left.parked} parked")
-    if summary.reason not in ("", "nothing is due", "done"):
+    if summary.reason not in ("", DRY, "done"):
         parts.append(f"stopped: {summary.reason}")
     return "; ".join(parts)
 

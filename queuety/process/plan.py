@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Registry = Mapping[str, Handler[..., Any]]
 
 
+DRY = "nothing more can be run"  # why a flush ends: nothing is due but what is left for want of time or place
+
+
 class Mode(StrEnum):
     """When a pool ends by itself."""
 

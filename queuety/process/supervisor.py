@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from queuety.process import child, host, limits
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
-from queuety.process.plan import Mode, Plan
+from queuety.process.plan import DRY, Mode, Plan
 from queuety.process.size import Size, by_use, spare
 from queuety.process.titles import title
 from queuety.process.wake import Waker
@@ -357,7 +357,7 @@ class Supervisor:
                 self._keeper_id = message["keeper"]
             elif "ended" in message:
                 self._summary.later = message["later"]
-                self._drain("nothing is due")
+                self._drain(DRY)
         if self._wire.closed:
             self._waker.unwatch(self._wire.fd)
 
