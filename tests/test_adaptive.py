@@ -57,6 +57,25 @@ def test_a_jump_of_the_backlog_is_answered_within_two_intervals(database, tmp_pa
     assert "1 -> 5 workers: " in pool.log()
 
 
+def test_jobs_of_a_handler_that_the_pool_lacks_do_not_make_it_grow(database, tmp_path):
+    """Though they are due and not parked yet, since its only worker is busy."""
+    ledger = tmp_path / "ledger"
+    app = Queuety(database)
+
+    with daemon(database, *extent(1, 5), ledger=ledger, log=tmp_path / "log", env=QUICK) as pool:
+        pool.ready(1)
+        app.enqueue("sleep", {"seconds": 3 * LOOKS_S})
+        until(lambda: starts(ledger))
+        app.enqueue_many([("nosuch", {})] * 50)
+        time.sleep(LOOKS_S)
+        before = changes(pool), alive(pool)
+        app.enqueue("ok")
+        until(lambda: changes(pool) == [(1, 2)], 10, "for the job whose handler it has")
+        assert pool.stop() == 0
+
+    assert before == ([], 1)
+
+
 def test_work_that_cannot_run_does_not_make_the_pool_grow(database, tmp_path):
     app = Queuety(database)
     app.pause("paused")

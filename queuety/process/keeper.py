@@ -396,7 +396,9 @@ class Keeper:
         interval_s = self.plan.settings.worker_pool_scale_interval
         if now >= self._next["count"] - interval_s / 2:  # a little early, to share the transaction
             self._next["count"] = now + interval_s
-            due, _ = claims.look(conn, self._sleepers.lanes, scale.COUNTED)
+            # Before the first worker has told its handlers, every job may be ours.
+            ours = self._handlers_here(conn) or None
+            due, _ = claims.look(conn, self._sleepers.lanes, scale.COUNTED, ours)
             self._wire.send({"backlog": due})
 
     def _unpark(self, conn: connect.Connection, now: float) -> int:

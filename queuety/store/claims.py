@@ -201,9 +201,16 @@ def strays(conn: Connection, worker: str, leases: list[int]) -> list[int]:
     return [row[0] for row in transaction(conn, [Step("pin", {}), given])[1].rows]
 
 
-def look(conn: Connection, lanes: Lanes, size: int) -> tuple[int, float | None]:
-    """Count what is due in the lanes (up to `size`) and say in how many seconds the next job falls due."""
-    row = perform(conn, "look", queues=lanes.names, priorities=lanes.priorities, size=size).fetchone()
+def look(
+    conn: Connection, lanes: Lanes, size: int, handlers: list[str] | None = None
+) -> tuple[int, float | None]:
+    """Count what is due in the lanes (up to `size`) and say in how many seconds the next job falls due.
+
+    handlers: of what is looked at only their jobs count; None: all.
+    """
+    row = perform(
+        conn, "look", queues=lanes.names, priorities=lanes.priorities, size=size, handlers=handlers
+    ).fetchone()
     return (row[0], row[1]) if row else (0, None)
 
 

@@ -1,5 +1,6 @@
 -- Look, without locking, how much is due in the lanes and when the next job falls due.
--- queues text[], priorities smallint[].  size int: count no further.
+-- queues text[], priorities smallint[].  size int: count no further.  handlers text[]: of what is so looked at only
+-- their jobs count (NULL: all).
 -- Returns due (0..size) and next_s, the seconds until the next job falls due (NULL: none).
 -- Index: jobs_claim.
 WITH lanes AS MATERIALIZED (
@@ -16,12 +17,12 @@ WITH lanes AS MATERIALIZED (
 )
 SELECT
     (
-        SELECT count(*)
+        SELECT count(*) FILTER (WHERE %(handlers)s::text[] IS NULL OR due.handler = ANY (%(handlers)s::text[]))
         FROM (
-            SELECT 1
+            SELECT job.handler
             FROM lanes
             CROSS JOIN LATERAL (
-                SELECT j.id
+                SELECT j.handler
                 FROM queuety.jobs AS j
                 WHERE j.state = 'pending'
                     AND j.parked_on IS NULL
