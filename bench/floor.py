@@ -79,6 +79,12 @@ def _wanted(cursor: tuple[Any, Any]) -> dict[str, Any]:
         "size": SIZE,
         "worker": f"floor#{os.getpid()}",
         "stale": 60.0,
+        # No weights, nothing skipped, no budgets, no handlers with limits; and no statement that admits.
+        "lines": "{1,1,1,1}",
+        "caps": "{1000000}",
+        "skip": "{}",
+        "budgeted": "{}",
+        "limits": None,
     }
 
 
