@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from queuety.errors import QueuetyError
 from queuety.features.recover import BATCH, recover, settle_dead
-from queuety.model import Interrupted, Lost, Outcome, Returned, Settlement, TimedOut
+from queuety.model import GiveBack, Interrupted, Lost, Outcome, Returned, Settlement, TimedOut
 from queuety.policy import scale
 from queuety.policy.profile import Tally
 from queuety.policy.retry import Backoff
@@ -35,6 +35,7 @@ from queuety.store.profiles import Taken
 
 log = logging.getLogger("queuety.keeper")
 
+STRAY_S, STRAY_AGAIN_S = 0.5, 0.02  # how long after a death its last claim is looked for so often
 TICK_S = 0.1  # while a worker is awake
 STUCK_S = 0.3  # jobs held behind another for so long are taken back
 STILL_S = 0.02  # between revoking a lease and reading what is begun; longer than any store takes to be seen
@@ -61,6 +62,7 @@ class Keeper:
         self._backoff = Backoff(kind=plan.settings.retry_backoff)
         self._sleepers = Sleepers(ledger, plan.queues)
         self._parked = Parked(plan, self._sleepers.lanes)
+        self._released = 0  # jobs that were unparked or given back, and that nobody was woken for yet
         self._room_at: dict[int, float] = {}  # by page: what was heeded
         self._coroner = Coroner()
         self._waiting = Waiting(plan, ledger)
@@ -164,8 +166,9 @@ class Keeper:
                     unparked = self._unpark(conn, now)
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
                     self._count(conn, now)
-                if unparked:  # only now can a worker see it
-                    self._look(conn, time.monotonic())
+                self._released += unparked
+            if self._released:  # only now can a worker see it
+                self._offer(conn)
             if self._waiting.any and self._waiting.unpark(conn, time.monotonic()):
                 self._sleepers.look(conn, time.monotonic())
             self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
@@ -238,6 +241,7 @@ class Keeper:
             for fact, settlement in settle_dead(conn, page.lease, outcomes, self._backoff):
                 freed.update(fact.keys)
                 freed.update(fact.keys)
+                self._released += isinstance(settlement, GiveBack)
                 page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
                 if isinstance(outcomes[fact.id][0], Lost | TimedOut):
@@ -249,7 +253,7 @@ class Keeper:
                 workers.unregister(conn, [page.worker])
             self._settled_at = time.monotonic()
             self._next["poll"] = 0.0  # look at once: what it held is somebody else's now
-            self._parked.tell(conn, freed)
+            self._released += self._parked.tell(conn, freed)
             self._dead.pop(0)
             if self._wire.closed:
                 page.clear()
@@ -276,9 +280,16 @@ class Keeper:
 
         Again and again for a while: the server may commit a claim long after the death of who asked for it.
         """
+        now = time.monotonic()
         for name, (lease, until) in list(self._strays.items()):
-            if claims.strays(conn, name, [lease]) or time.monotonic() > until:
+            found = claims.strays(conn, name, [lease])
+            if found:  # they may have held places of limited keys, which we do not know: look at all
+                self._released += len(found)
+                self._next["refill"] = 0.0
+            if found or now > until:
                 del self._strays[name]
+            elif now < until - self._stale + STRAY_S:  # most come at once
+                self._next["strays"] = min(self._next["strays"], now + STRAY_AGAIN_S)
 
     # ── leases, cancels, company ──────────────────────────────────────────────────────────────────
 
@@ -412,6 +423,15 @@ class Keeper:
             self._waiting.look(conn, self._handlers)
         return unparked
 
+    def _offer(self, conn: connect.Connection) -> None:
+        """Wake workers for what has become claimable: ours, and those of other pools if too few of ours sleep."""
+        count, self._released = self._released, 0
+        asleep = len(self._sleepers.asleep())
+        if asleep:
+            self._look(conn, time.monotonic())
+        if asleep < count:
+            notices.wake(conn, self.plan.queues)
+
     def _heed_rates(self) -> None:
         """Look for room under a rate when the workers that wait for it say that there is some."""
         for page in self.ledger:
@@ -441,7 +461,7 @@ class Keeper:
             _tell(fact, settlement)
 
         done = recover(conn, self._backoff, told, rounds=1)
-        self._parked.tell(conn, freed)
+        self._released += self._parked.tell(conn, freed)
         if done.total >= BATCH:
             self._next["recover"] = 0.0
         if done.total:

@@ -43,10 +43,14 @@ class Parked:
             again = min(again, now + max(next_s + 0.001, SOON_S))
         return unparked, again
 
-    def tell(self, conn: Connection, keys: Collection[str]) -> None:
-        """Refill keys that have become freer, and let other pools know if what waits for them is theirs to run."""
-        if keys:
-            claims.refill(conn, self._lanes, self._budgets, places=PLACES, keys=sorted(keys))
+    def tell(self, conn: Connection, keys: Collection[str]) -> int:
+        """Refill keys that have become freer; returns how many were unparked.
+
+        Other pools are told if what waits for them is theirs to run.
+        """
+        if not keys:
+            return 0
+        return claims.refill(conn, self._lanes, self._budgets, places=PLACES, keys=sorted(keys))[0]
 
     def unpark(self, conn: Connection, handlers: list[str]) -> int:
         """Unpark what waits for one of these handlers, and what has waited for any for too long; returns how many."""
