@@ -147,7 +147,6 @@ DECLARE
     _rates text[] := '{}';     -- rate keys met, with what is left of each
     _left bigint[] := '{}';
     _place integer;
-    _budget bigint;
     _key text;
     _refused bigint[] := '{}';
     _waits text[] := '{}';

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from queuety.model import Limits, NewJob
+from queuety.store import notices
 from queuety.store.bounded import Bounded
 from queuety.store.caller import atomically, driver, fetch, run, value
 from queuety.store.connect import Connection
@@ -82,15 +83,7 @@ def many(conn: Any, jobs: Iterable[tuple[NewJob, str]]) -> numbers[int]:
             ids.extend(_copy(raw, chunk, now, crowd))
             queues.update({job.queue for job, _ in chunk})
         if queues:
-            raw.execute(
-                """
-                SELECT pg_notify('queuety', 'q:' || s.queue)
-                FROM (
-                    SELECT DISTINCT t.queue FROM queuety.sleepers AS t WHERE t.queue = ANY (%s::text[])
-                ) AS s
-                """,
-                [list(queues)],
-            )
+            notices.wake(raw, list(queues))
     return ids
 
 
