@@ -141,10 +141,134 @@ class NewJob:
         """What frees its unique key: start, end or window."""
         return self.unique_until if self.unique_for_s is None else "window"
 
+    def settings_json(self) -> str:
+        """All but handler, payload and due time, as a schedule keeps it; what is as usual is left out."""
+        default = NewJob("", "")
+        kept = {name: getattr(self, name) for name in _KEPT if getattr(self, name) != getattr(default, name)}
+        return json.dumps(kept, ensure_ascii=False)
+
+    @classmethod
+    def from_settings(cls, handler: str, payload: str, settings: dict[str, Any]) -> NewJob:
+        """The job that `settings_json` was written of."""
+        kept = {name: value for name, value in settings.items() if name in _KEPT}
+        return cls(handler, payload, **{**kept, "tags": tuple(kept.get("tags", ()))})
+
     @property
     def plain(self) -> bool:
         """True if it is due at once and has neither tags nor limits nor a back-off of its own."""
         return not (self.delay_s or self.at or self.tags or self.backoff or self.limits)
+
+
+_KEPT = (
+    "queue", "priority", "max_attempts", "tags", "unique", "unique_key", "unique_until", "unique_for_s",
+    "on_duplicate", "backoff", "limits",
+)  # fmt: skip
+
+
+class Overlap(enum.StrEnum):
+    """What becomes of a tick while the job of the one before has not ended."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    BUFFER = "buffer"  # one tick waits for that end; further ones are skipped
+
+
+class Missed(enum.StrEnum):
+    """What becomes of ticks whose time passed while nobody could run them."""
+
+    ONCE = "once"
+    SKIP = "skip"
+    ALL = "all"  # within a limit
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchedule:
+    """A checked schedule about to be written.
+
+    job: what each of its jobs is like, payload included.  cron and every_s (seconds) exclude each other.
+    jitter_s: each job is due up to so many seconds after its tick.  missed_limit: ticks that "all" makes up for.
+    """
+
+    key: str
+    job: NewJob
+    cron: str | None = None
+    every_s: float | None = None
+    timezone: str = "UTC"
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    jitter_s: float = 0.0
+    overlap: Overlap = Overlap.ALLOW
+    missed: Missed = Missed.ONCE
+    missed_limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it stands.
+
+    job: settings of its jobs as they are stored.  declared_by: the application whose code declares it; None: made by
+    command or call.  anchor: what an interval counts from.  next_at: None if no tick is to come.
+    last_at, last_job: the last tick that ran, and its job.  broken: why the next tick cannot be computed.
+    """
+
+    key: str
+    handler: str
+    payload: Payload
+    job: dict[str, Any]
+    cron: str | None
+    every_s: float | None
+    timezone: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    jitter_s: float
+    overlap: Overlap
+    missed: Missed
+    missed_limit: int
+    declared_by: str | None
+    anchor: datetime
+    next_at: datetime | None
+    buffered_at: datetime | None
+    last_at: datetime | None
+    last_job: int | None
+    paused_at: datetime | None
+    pause_reason: str | None
+    retired_at: datetime | None
+    broken: str | None
+    created_at: datetime
+    changed_at: datetime
+
+    @property
+    def state(self) -> str:
+        """In a word: active, paused, broken, retired, or over (no tick is to come)."""
+        if self.retired_at is not None:
+            return "retired"
+        if self.broken is not None:
+            return "broken"
+        if self.paused_at is not None:
+            return "paused"
+        return "over" if self.next_at is None and self.buffered_at is None else "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the schedules' journal.
+
+    kind: run, skip or fail.  through: the last of several ticks in a row that were skipped for one reason; ticks:
+    how many, counted up to MOST_COUNTED.  reason: why it was skipped or failed, or "by hand".
+    ended: how the job ended: done, fail, or gone if it was deleted before anybody looked; None while it has not.
+    """
+
+    schedule: str
+    at: datetime
+    kind: str
+    reason: str | None = None
+    job_id: int | None = None
+    through: datetime | None = None
+    ticks: int = 1
+    ended: str | None = None
+    error: dict[str, Any] | None = None
+    noted_at: datetime | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

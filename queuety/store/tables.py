@@ -199,8 +199,9 @@ workers = Table(
     Column("handlers", ARRAY(Text)),
     Column("memory", JSONB),
     PrimaryKeyConstraint("id", name="workers_pkey"),
-    CheckConstraint("kind IN ('keeper', 'worker')", name="workers_kind_check"),
+    CheckConstraint("kind IN ('keeper', 'worker', 'scheduler')", name="workers_kind_check"),
 )
+Index("workers_schedulers", workers.c.seen_at, postgresql_where=text("kind = 'scheduler'"))
 
 queues = Table(
     "queues",
@@ -248,6 +249,75 @@ starts = Table(
     PrimaryKeyConstraint("key", "lease", name="starts_pkey"),
 )
 Index("starts_window", starts.c.key, starts.c.begun_by)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    _required("key", Text),
+    _required("handler", Text),
+    _required("payload", JSON, "'{}'::json"),
+    _required("job", JSONB, "'{}'::jsonb"),
+    Column("cron", Text),
+    Column("every_s", Double),
+    _required("timezone", Text, "'UTC'::text"),
+    Column("starts_at", Time),
+    Column("ends_at", Time),
+    _required("jitter_s", Double, "0"),
+    _required("overlap", Text, "'allow'::text"),
+    _required("missed", Text, "'once'::text"),
+    _required("missed_limit", Integer, "100"),
+    Column("declared_by", Text),
+    _required("anchor", Time, "now()"),
+    Column("next_at", Time),
+    Column("buffered_at", Time),
+    Column("last_at", Time),
+    Column("last_job", BigInteger),
+    Column("paused_at", Time),
+    Column("pause_reason", Text),
+    Column("retired_at", Time),
+    Column("broken", Text),
+    _required("created_at", Time, "now()"),
+    _required("changed_at", Time, "now()"),
+    PrimaryKeyConstraint("key", name="schedules_pkey"),
+    CheckConstraint("(cron IS NULL) <> (every_s IS NULL)", name="schedules_cadence_check"),
+    CheckConstraint("every_s >= 1", name="schedules_every_check"),
+    CheckConstraint("jitter_s >= 0", name="schedules_jitter_check"),
+    CheckConstraint("overlap IN ('allow', 'skip', 'buffer')", name="schedules_overlap_check"),
+    CheckConstraint("missed IN ('once', 'skip', 'all')", name="schedules_missed_check"),
+    CheckConstraint("missed_limit >= 1", name="schedules_missed_limit_check"),
+)
+_HOLDS = "paused_at IS NULL AND retired_at IS NULL AND broken IS NULL"
+Index("schedules_due", schedules.c.next_at, postgresql_where=text(_HOLDS))
+Index(
+    "schedules_buffered",
+    schedules.c.last_job,
+    postgresql_where=text(f"buffered_at IS NOT NULL AND {_HOLDS}"),
+)
+
+schedule_ticks = Table(
+    "schedule_ticks",
+    metadata,
+    _required("schedule", Text),
+    _required("at", Time),
+    Column("through", Time),
+    _required("ticks", Integer, "1"),
+    _required("kind", Text),
+    Column("reason", Text),
+    Column("job_id", BigInteger),
+    Column("ended", Text),
+    Column("error", JSON),
+    _required("noted_at", Time, "now()"),
+    Column("ended_at", Time),
+    PrimaryKeyConstraint("schedule", "at", name="schedule_ticks_pkey"),
+    CheckConstraint("kind IN ('run', 'skip', 'fail')", name="schedule_ticks_kind_check"),
+    CheckConstraint("ended IN ('done', 'fail', 'gone')", name="schedule_ticks_ended_check"),
+)
+Index(
+    "schedule_ticks_open",
+    schedule_ticks.c.job_id,
+    postgresql_where=text("job_id IS NOT NULL AND ended IS NULL"),
+)
+Index("schedule_ticks_noted", schedule_ticks.c.noted_at)
 
 sleepers = Table(
     "sleepers",
