@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from queuety.store.connect import connect
 from tests.daemon import Daemon, read_ledger, until
+from tests.daemon import remaining as remaining
 
 
 def starts(ledger: Path) -> Counter[int]:
@@ -44,23 +40,6 @@ def sessions(database: str) -> list[str]:
             """
         ).fetchall()
     return [row[0] for row in rows]
-
-
-def remaining(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those that still run after so long. Orphans that ended may be zombies until init looks: that is its affair."""
-    deadline = time.monotonic() + seconds
-    left = list(processes)
-    while True:
-        left = [one for one in left if _runs(one)]
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.02)
-
-
-def _runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 def sound(database: str, ledger: Path | None = None, *pools: Daemon, tracebacks: bool = False) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,23 @@ def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -
             return value
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
         time.sleep(0.02)
+
+
+def remaining(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still run after so long. Orphans that ended may be zombies until init looks: that is its affair."""
+    deadline = time.monotonic() + seconds
+    left = list(processes)
+    while True:
+        left = [one for one in left if _runs(one)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 class Daemon:
@@ -129,7 +146,7 @@ class Daemon:
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
         self.process.wait(10)
-        psutil.wait_procs(victims, 10)
+        assert remaining(victims, 10) == []
 
 
 @contextmanager

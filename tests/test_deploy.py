@@ -33,7 +33,7 @@ from queuety.cli.main import cli
 from queuety.process.supervisor import SETTLE_S
 from queuety.units import seconds
 from tests import ROOT
-from tests.daemon import APP, daemon, read_ledger, until
+from tests.daemon import APP, daemon, read_ledger, remaining, until
 
 DEPLOY = ROOT / "deploy"
 PROGRAMS = sorted((DEPLOY / "supervisord").glob("*.conf"))
@@ -156,7 +156,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for one in everybody:
         with suppress(psutil.NoSuchProcess):
             one.kill()
-    psutil.wait_procs(everybody, 10)
+    remaining(everybody, 10)
 
 
 def shipped(path: Path, url: str, **values: object) -> str:
@@ -259,7 +259,7 @@ def test_a_pool_whose_supervisor_is_killed_is_replaced_and_its_jobs_run_once(dat
         orphans = victim.children(recursive=True)
         victim.kill()
         until(lambda: stored(conn) == {("completed", 1): count})
-        _, alive = psutil.wait_procs(orphans, 10)
+        alive = remaining(orphans, 10)
         after = running.pools()
 
     assert alive == []
