@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from queuety.app import Queuety
     from queuety.context import Context
+    from queuety.cpu.events import CpuEvent
+    from queuety.cpu.pool import CpuPool
     from queuety.errors import (
+        CallRefused,
+        CallTimeout,
         DatabaseUnreachable,
         DuplicateJob,
         JobCancelled,
@@ -17,13 +21,19 @@ if TYPE_CHECKING:
         LeaseLost,
         PayloadError,
         Permanent,
+        PoolBroken,
+        PoolFull,
+        PoolStopped,
         QueuetyError,
+        RemoteError,
+        ResultRefused,
         Retry,
         SchemaMismatch,
         Snooze,
         TimeLimitExceeded,
         UsageError,
         WaitTimeout,
+        WorkerCrashed,
         WrongState,
     )
     from queuety.handle import JobHandle
@@ -37,7 +47,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "queuety.app": ["Queuety"],
     "queuety.context": ["Context"],
+    "queuety.cpu.events": ["CpuEvent"],
+    "queuety.cpu.pool": ["CpuPool"],
     "queuety.errors": [
+        "CallRefused",
+        "CallTimeout",
         "DatabaseUnreachable",
         "DuplicateJob",
         "JobCancelled",
@@ -46,13 +60,19 @@ _HOMES = {
         "LeaseLost",
         "PayloadError",
         "Permanent",
+        "PoolBroken",
+        "PoolFull",
+        "PoolStopped",
         "QueuetyError",
+        "RemoteError",
+        "ResultRefused",
         "Retry",
         "SchemaMismatch",
         "Snooze",
         "TimeLimitExceeded",
         "UsageError",
         "WaitTimeout",
+        "WorkerCrashed",
         "WrongState",
     ],
     "queuety.handle": ["JobHandle"],
@@ -72,7 +92,11 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Backoff",
+    "CallRefused",
+    "CallTimeout",
     "Context",
+    "CpuEvent",
+    "CpuPool",
     "DatabaseUnreachable",
     "DuplicateJob",
     "Event",
@@ -85,9 +109,14 @@ __all__ = [
     "LeaseLost",
     "PayloadError",
     "Permanent",
+    "PoolBroken",
+    "PoolFull",
+    "PoolStopped",
     "Priority",
     "Queuety",
     "QueuetyError",
+    "RemoteError",
+    "ResultRefused",
     "Retry",
     "SchemaMismatch",
     "Snooze",
@@ -95,6 +124,7 @@ __all__ = [
     "TimeLimitExceeded",
     "UsageError",
     "WaitTimeout",
+    "WorkerCrashed",
     "WrongState",
     "__version__",
 ]

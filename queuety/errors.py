@@ -101,6 +101,55 @@ class LeaseLost(QueuetyError):
     """The job was given to somebody else: this run can no longer change it."""
 
 
+class CallRefused(UsageError):
+    """A call of a CPU pool that cannot be made: no such function, or an argument that cannot be pickled."""
+
+
+class CallTimeout(QueuetyError, TimeoutError):
+    """The function ran longer than its time limit and was killed; `.function`, `.limit_s`."""
+
+    def __init__(self, message: str, hint: str = "", *, function: str, limit_s: float) -> None:
+        super().__init__(message, hint)
+        self.function = function
+        self.limit_s = limit_s
+
+
+class WorkerCrashed(QueuetyError):
+    """The process that ran the function died; `.code` is its exit code, `.signal` the number of what killed it."""
+
+    def __init__(
+        self, message: str, hint: str = "", *, function: str, code: int | None, signal: int | None
+    ) -> None:
+        super().__init__(message, hint)
+        self.function = function
+        self.code = code
+        self.signal = signal
+
+
+class RemoteError(QueuetyError):
+    """Stands for an exception of the function that could not be brought here; `.kind` names its type."""
+
+    def __init__(self, message: str, hint: str = "", *, kind: str) -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+
+class ResultRefused(QueuetyError):
+    """The function returned, but its result could not be pickled, or not be unpickled here."""
+
+
+class PoolStopped(QueuetyError):
+    """The CPU pool is stopped, or was before the call could begin or end."""
+
+
+class PoolBroken(PoolStopped):
+    """The CPU pool's workers crashed more often than `max_restarts`."""
+
+
+class PoolFull(QueuetyError):
+    """`max_waiting` calls wait already."""
+
+
 # What a handler raises to steer its own job. Not QueuetyErrors: they are not mistakes.
 
 

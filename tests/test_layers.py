@@ -18,6 +18,7 @@ PACKAGE = ROOT / "queuety"
 HEIGHT = {
     "errors": 0,
     "model": 0,
+    "cpu": 1,
     "units": 1,
     "redaction": 1,
     "names": 2,

@@ -1,0 +1,386 @@
+"""The thread of a CPU pool: gives calls to workers, watches their time, replaces those that die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from queuety.cpu.call import Answer, Call, answer, summary
+from queuety.cpu.events import CpuEvent, Listeners, log
+from queuety.cpu.process import End, WorkerProcess
+from queuety.cpu.wire import ANSWERS, Kind
+from queuety.errors import CallTimeout, PoolBroken, PoolFull, PoolStopped, WorkerCrashed
+
+_START_S = 60.0  # for a worker to come up, and for a call to reach it
+_LEAVE_S = 2.0  # for an idle worker to leave by itself
+_TICK_S = 0.5  # a dead worker is seen by its closed socket, unless a process it forked holds that open
+_RETRY_S = 0.2  # after a process that the system has refused
+_REAP_S = 0.01  # between two looks for a killed process
+
+
+class Dispatcher:
+    """All that a pool does, in one thread of its own; others only leave a note and wake it."""
+
+    def __init__(
+        self, processes: int, max_restarts: int, max_waiting: int | None, listeners: Listeners
+    ) -> None:
+        self.processes = processes
+        self.max_restarts = max_restarts
+        self.max_waiting = max_waiting
+        self.owner = os.getpid()
+        self.clerks = ThreadPoolExecutor(4, thread_name_prefix="queuety-cpu-clerk")  # they pickle
+        self.ended: Future[None] = Future()
+        self.crashes = 0
+        self.workers: list[WorkerProcess] = []
+        self.thread = threading.Thread(target=self._run, name="queuety-cpu", daemon=True)
+        self._listeners = listeners
+        self._corpses: list[WorkerProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._button = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._button, False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        # The lock is held for a few instructions only: what is below it is what others leave here.
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[int, Call] = OrderedDict()
+        self._withdrawn: list[Call] = []
+        self._eager = False
+        self._refusal: PoolStopped | None = None  # what new calls are told
+        self._kill_at: float | None = None
+
+    # ── called by other threads ───────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, call: Call) -> None:
+        with self._lock:
+            if self._refusal is not None:
+                raise _again(self._refusal)
+            busy = sum(worker.call is not None for worker in self.workers)
+            if self.max_waiting is not None:
+                waiting = len(self._waiting) - max(0, self.processes - busy)
+                if waiting >= self.max_waiting:
+                    raise PoolFull(
+                        f"{call.function}: {self.max_waiting} calls wait already for the CPU pool",
+                        "try again later, or raise max_waiting",
+                    )
+            self._waiting[call.number] = call
+        self._ring()
+
+    def withdraw(self, call: Call) -> None:
+        """The caller waits no longer: the call never begins, or is killed."""
+        with self._lock:
+            self._withdrawn.append(call)
+        self._ring()
+
+    def start_all(self) -> None:
+        """Bring all workers up, and keep them up."""
+        with self._lock:
+            self._eager = True
+        self._ring()
+
+    def stop(self, kill_after_s: float | None) -> None:
+        """Refuse what is new, fail what waits, let what runs finish; kill it after so many seconds (None: never)."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = PoolStopped("the CPU pool is stopped", "make a new one")
+            if kill_after_s is not None:
+                kill_at = time.monotonic() + kill_after_s
+                self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+        self._ring()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def _ring(self) -> None:
+        with self._lock, contextlib.suppress(OSError):  # full: it wakes anyway; closed: it has ended
+            os.write(self._button, b"!")
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        try:
+            while not self._over():
+                self._turn()
+        except BaseException as error:  # noqa: BLE001 - logged, and told to everybody who waits
+            log.exception("the CPU pool has failed")
+            with self._lock:
+                self._refusal = PoolBroken(
+                    f"the CPU pool has failed: {error!r}", "see the log; make a new one"
+                )
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        self._listen(self._pause())
+        self._obey()
+        self._expire()
+        self._staff()
+        self._assign()
+        self._corpses = [corpse for corpse in self._corpses if not corpse.reaped()]
+
+    def _over(self) -> bool:
+        return self._refusal is not None and not (self.workers or self._corpses or self._waiting)
+
+    def _pause(self) -> float | None:
+        """Seconds until there is something to do without being told."""
+        if self._corpses:
+            return _REAP_S
+        moments = [worker.acts_by for worker in self.workers if worker.acts_by is not None]
+        if self._kill_at is not None:
+            moments.append(self._kill_at)
+        pauses = [max(0.0, moment - time.monotonic()) for moment in moments]
+        if self._lacking():  # one could not be started
+            pauses.append(_RETRY_S)
+        if any(worker.call is not None for worker in self.workers):
+            pauses.append(_TICK_S)
+        return min(pauses, default=None)
+
+    def _listen(self, pause: float | None) -> None:
+        for key, _ in self._selector.select(pause):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._bell, 4096)
+                continue
+            worker: WorkerProcess = key.data
+            if worker in self.workers:
+                self._hear(worker)
+
+    def _hear(self, worker: WorkerProcess) -> None:
+        try:
+            frames, connected = worker.talk()
+            for kind, body in frames:
+                self._take(worker, kind, body)
+        except ValueError:  # somebody else has written to the socket
+            self._crashed(worker, End())
+            return
+        if connected:
+            self._attend(worker)
+        else:
+            self._gone(worker, worker.last_words())
+
+    def _take(self, worker: WorkerProcess, kind: Kind, body: memoryview) -> None:
+        call = worker.call
+        if kind is Kind.READY and not worker.ready:
+            worker.ready, worker.acts_by = True, None
+        elif kind is Kind.BEGUN and call is not None and worker.begun_at is None:
+            worker.begun_at = time.monotonic()
+            worker.acts_by = None if call.timeout_s is None else worker.begun_at + call.timeout_s
+            call.packed = ()  # not needed again
+            self._tell("dispatch", call, worker)
+        elif kind in ANSWERS and call is not None and worker.begun_at is not None:
+            self._answered(worker, call, kind, body)
+        else:
+            raise ValueError(f"out of turn: {kind!r}")
+
+    def _answered(self, worker: WorkerProcess, call: Call, kind: Kind, body: memoryview) -> None:
+        error = summary(kind, body)
+        self._tell("done" if error is None else "fail", call, worker, error)
+        worker.call = worker.begun_at = worker.acts_by = None
+        try:  # in a thread: large results take their time
+            self.clerks.submit(lambda: call.settle(answer(call, kind, body)))
+        except RuntimeError:  # the interpreter is ending, and somebody still waits
+            call.settle(answer(call, kind, body))
+
+    def _obey(self) -> None:
+        """Do what others have asked for: withdraw, stop."""
+        with self._lock:
+            withdrawn, self._withdrawn = self._withdrawn, []
+            refusal = self._refusal
+        for call in withdrawn:
+            self._withdraw(call)
+        if refusal is None:
+            return
+        with self._lock:
+            waiting, self._waiting = self._waiting, OrderedDict()
+        for call in waiting.values():
+            self._fail(call, _again(refusal, f"{call.function} had not begun"))
+        for worker in tuple(self.workers):
+            if worker.idle:
+                worker.leaving, worker.acts_by = True, time.monotonic() + _LEAVE_S
+                worker.tell(Kind.QUIT)
+                self._hear(worker)
+            elif worker.call is None and not worker.leaving:  # it is just coming up
+                self._remove(worker)
+
+    def _withdraw(self, call: Call) -> None:
+        with self._lock:
+            waited = self._waiting.pop(call.number, None)
+        worker = next((worker for worker in self.workers if worker.call is call), None)
+        if waited is not None:
+            self._tell("fail", call, None, "cancelled before it began")
+        elif worker is not None:
+            self._tell("fail", call, worker, "cancelled")
+            self._remove(worker)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        cut = self._kill_at is not None and now >= self._kill_at
+        for worker in tuple(self.workers):
+            call = worker.call
+            if call is not None and (end := worker.end()) is not None:
+                self._dead(worker, end)
+            elif call is not None and cut:
+                error = PoolStopped(f"the CPU pool stopped while {call.function} ran", "give stop more time")
+                self._fail(call, error, worker)
+                self._remove(worker)
+            elif worker.acts_by is not None and now >= worker.acts_by:
+                self._late(worker)
+
+    def _late(self, worker: WorkerProcess) -> None:
+        call = worker.call
+        if call is not None and call.timeout_s is not None and worker.begun_at is not None:
+            error = CallTimeout(
+                f"{call.function} ran longer than its limit of {call.timeout_s:g} s and was killed",
+                "give it a longer timeout",
+                function=call.function,
+                limit_s=call.timeout_s,
+            )
+            self._fail(call, error, worker)
+            self._remove(worker)
+        elif worker.leaving:
+            self._remove(worker)
+        else:
+            log.error("worker %d of the CPU pool has not answered for %g s", worker.pid, _START_S)
+            self._crashed(worker, End())
+
+    def _dead(self, worker: WorkerProcess, end: End) -> None:
+        """The process has ended. What it has sent before counts; its socket may be held open by one that it forked."""
+        heard = worker.received
+        self._hear(worker)
+        if worker in self.workers and worker.received == heard:
+            self._gone(worker, end)
+
+    def _gone(self, worker: WorkerProcess, end: End) -> None:
+        if worker.leaving:
+            self._remove(worker)
+        else:
+            self._crashed(worker, end)
+
+    def _crashed(self, worker: WorkerProcess, end: End) -> None:
+        call, begun = worker.call, worker.begun_at is not None
+        self._tell("crash", call if begun else None, worker, str(end))
+        if call is not None and begun:
+            error = WorkerCrashed(
+                f"the process that ran {call.function} {end}",
+                "out of memory, perhaps" if end.signal == 9 else "",
+                function=call.function,
+                code=end.code,
+                signal=end.signal,
+            )
+            self._fail(call, error, worker)
+        self._remove(worker)
+        if call is not None and not begun:  # nothing was run: another worker may have it
+            with self._lock:
+                self._waiting[call.number] = call
+                self._waiting.move_to_end(call.number, last=False)
+        self._count_crash()
+
+    def _count_crash(self) -> None:
+        self.crashes += 1
+        if self.crashes > self.max_restarts:
+            log.error("the CPU pool is broken: %d crashes", self.crashes)
+            with self._lock:
+                self._refusal = self._refusal or PoolBroken(
+                    f"the CPU pool is broken: its workers crashed {self.crashes} times,"
+                    f" and max_restarts is {self.max_restarts}",
+                    "look for the cause, then make a new pool",
+                )
+
+    def _staff(self) -> None:
+        """Start the workers that are needed."""
+        while self._lacking():
+            try:
+                worker = WorkerProcess()
+            except OSError as error:
+                log.error("a worker of the CPU pool cannot be started: %s", error)
+                self._tell("crash", None, None, f"could not be started: {error}")
+                self._count_crash()
+                return
+            worker.acts_by = time.monotonic() + _START_S
+            self.workers.append(worker)
+            self._selector.register(worker.link, selectors.EVENT_READ | selectors.EVENT_WRITE, worker)
+
+    def _lacking(self) -> bool:
+        """Whether there are calls for one more worker, and room for it."""
+        if self._refusal is not None or len(self.workers) >= self.processes:
+            return False
+        free = sum(worker.call is None for worker in self.workers)
+        return self._eager or len(self._waiting) > free
+
+    def _assign(self) -> None:
+        for worker in tuple(self.workers):
+            if not worker.idle:
+                continue
+            with self._lock:
+                if self._refusal is not None or not self._waiting:
+                    return
+                _, call = self._waiting.popitem(last=False)
+                worker.call = call
+            worker.acts_by = time.monotonic() + _START_S
+            worker.tell(Kind.CALL, call.function.encode(), b"\0", *call.packed)
+            self._hear(worker)
+
+    # ── one worker, one call ──────────────────────────────────────────────────────────────────────────────────
+
+    def _attend(self, worker: WorkerProcess) -> None:
+        """Be woken when it can be sent more, but only if there is more."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.sending else 0)
+        if worker in self.workers and self._selector.get_key(worker.link).events != events:
+            self._selector.modify(worker.link, events, worker)
+
+    def _remove(self, worker: WorkerProcess) -> None:
+        """Kill the process, if it still lives, and what it has started."""
+        self._selector.unregister(worker.link)
+        self.workers.remove(worker)
+        worker.kill()
+        self._corpses.append(worker)
+
+    def _fail(self, call: Call, error: Exception, worker: WorkerProcess | None = None) -> None:
+        self._tell("fail", call, worker, str(error))
+        call.settle(Answer(error=error))
+
+    def _tell(
+        self, kind: str, call: Call | None, worker: WorkerProcess | None, error: str | None = None
+    ) -> None:
+        began = worker.begun_at if worker is not None and call is not None else None
+        self._listeners.tell(
+            CpuEvent(
+                kind,
+                call.number if call else None,
+                call.function if call else None,
+                worker.pid if worker else None,
+                None if began is None else time.monotonic() - began,
+                error,
+            )
+        )
+
+    def _close(self) -> None:
+        refusal = self._refusal or PoolStopped("the CPU pool is stopped", "make a new one")
+        for worker in tuple(self.workers):
+            if worker.call is not None:
+                self._fail(worker.call, _again(refusal), worker)
+            self._remove(worker)
+        for corpse in self._corpses:
+            corpse.reaped(_LEAVE_S)
+        with self._lock:
+            waiting, self._waiting = self._waiting, OrderedDict()
+        for call in waiting.values():
+            self._fail(call, _again(refusal))
+        self.clerks.shutdown(wait=True)
+        self._selector.close()
+        with self._lock:  # a bell that is rung later would be somebody else's file
+            bell, button, self._bell, self._button = self._bell, self._button, -1, -1
+        os.close(bell)
+        os.close(button)
+        self._listeners.tell(CpuEvent("stopped"))
+        self.ended.set_result(None)
+
+
+def _again(refusal: PoolStopped, what: str = "") -> PoolStopped:
+    """A copy for one caller: an error keeps the traceback of who raised it."""
+    return type(refusal)(f"{what}: {refusal.message}" if what else refusal.message, refusal.hint)
