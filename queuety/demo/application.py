@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from queuety import Context, Permanent, Queuety
+from queuety import Context, CpuPool, Permanent, Queuety
 
 app = Queuety()
 
@@ -47,6 +47,15 @@ def report(ctx: Context, rows: int) -> dict[str, int]:
         ctx.progress(step, 5, f"{rows * step // 5} rows")
     say(ctx, f"report over {rows} rows is ready")
     return {"rows": rows}
+
+
+@app.job(queue=LOW, timeout=60)
+async def digest(ctx: Context, text: str, rounds: int) -> str:
+    """A computing one, on a CPU pool that lives as long as the run: the event loop stays free, and nothing is left."""
+    async with CpuPool(processes=1) as pool:
+        value: str = await pool.run("queuety.demo.hashing:digest", text, rounds, timeout=30)
+    say(ctx, f"{text}: {rounds} rounds of SHA-256, {value[:12]}…")
+    return value
 
 
 @app.job(queue=DEFAULT)

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 
-from queuety.demo.application import app, charge, report, send_mail, thumbnail
+from queuety.demo.application import app, charge, digest, report, send_mail, thumbnail
 from queuety.errors import QueuetyError
 from queuety.loading import bind
 from queuety.settings import Settings
@@ -24,6 +24,8 @@ def write(round_: int) -> None:
     )
     if round_ % 10 == 0:
         report.enqueue(rows=random.randint(1_000, 50_000))
+    if round_ % 12 == 0:
+        digest.enqueue(f"order {order}", rounds=1_000_000)
     if round_ % 15 == 0:
         thumbnail.enqueue_many({"picture": picture} for picture in range(500))
         print(f"  {'500 thumbnails enqueued in bulk':>48}", flush=True)
