@@ -25,6 +25,7 @@ NOTE = "<!-- Written by docs/generate.py. Do not edit: run `make docs`. -->"
 KINDS = {
     "text": "text",
     "url": "URL",
+    "zone": "the name of an IANA time zone",
     "choice": "one of",
     "seconds": "duration",
     "size": "size",
@@ -84,7 +85,7 @@ def settings_page() -> str:
         "The file is `queuety.toml` (keys at the top) or the table `[tool.queuety]` of `pyproject.toml`: the "
         "nearest one on the way from the current directory to the root. An unknown key or a value out of range is "
         "an error that names it; an unknown environment variable that begins with `QUEUETY_` is a warning. An "
-        "empty environment variable counts as not set.",
+        "empty environment variable counts as not set, but for `QUEUETY_TIMEZONE`, where it is an error.",
         "Durations are written `30`, `30s`, `500ms`, `5m`, `1h30m`, `7d`; a bare number counts seconds. Sizes are "
         "written `64kB`, `128MB`, `1GB`; 1 kB is 1024 bytes. `queuety config show --origin` prints every value "
         "that counts and where it comes from.",

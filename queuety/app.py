@@ -7,14 +7,14 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
 from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
 from queuety.limits import new_limits
-from queuety.model import Event, Job, NewJob, State
+from queuety.model import Event, Job, NewJob, NewSchedule, State
 from queuety.names import check_name
 from queuety.payload import dumps
 from queuety.settings import Settings
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from queuety.features.recover import Recovered
     from queuety.features.why import Explanation
     from queuety.lone import LoneWorker
+    from queuety.schedule import Declaration
     from queuety.store.connect import Connection
     from queuety.store.meters import Meter
     from queuety.store.pool import Pool
@@ -44,6 +45,17 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
 
 
+class ScheduleDecorator(Protocol):
+    """What `@app.schedule(…)` returns: it takes a handler, or a function, which it makes one."""
+
+    @overload
+    def __call__(self, handler: Handler[P, R], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+
+
 class Queuety:
     """An application: handlers by name, and the database where their jobs live.
 
@@ -57,6 +69,7 @@ class Queuety:
             given["database_url"] = database_url
         self.settings = Settings.load(given)
         self._handlers: dict[str, Handler[..., Any]] = {}
+        self._declared: dict[str, Declaration] = {}
         self._url: str | None = self.settings.database_url
         self._embedded: Any = None
         self._pool: Pool | None = None
@@ -103,6 +116,84 @@ class Queuety:
         self._handlers[name] = handler
         return handler
 
+    # ── schedules ─────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def schedule(self, handler: str, /, *, cron: str, **settings: Any) -> None: ...
+    @overload
+    def schedule(self, handler: str, /, *, every: str | float | timedelta, **settings: Any) -> None: ...
+    @overload
+    def schedule(self, cron: str, /, **settings: Any) -> ScheduleDecorator: ...
+    @overload
+    def schedule(self, /, **settings: Any) -> ScheduleDecorator: ...
+    def schedule(self, target: Any = None, /, **settings: Any) -> Any:
+        """Declare a schedule: jobs of a handler, enqueued at every tick by the pools or a scheduler.
+
+        As a decorator with a cron expression, `@app.schedule("0 3 * * *", timezone="Asia/Seoul")`, or an interval,
+        `@app.schedule(every="30 minutes")`: of a handler, or of a function, which becomes one (its settings may stand
+        here too). Or by the handler's name: `app.schedule("add", cron="0 3 * * *", payload={"a": 1, "b": 2})`.
+
+        name: the schedule's key; the handler's name if there is one schedule only.  cron: five fields, or six with
+        seconds first.  every: seconds, "30 minutes", a timedelta.  timezone: an IANA name; without it the setting
+        `timezone`, else UTC.  payload: named arguments of each job.  start, end: aware times; start <= tick < end.
+        jitter: each job is due up to that much later.  overlap: while the job of the tick before has not ended,
+        "allow" (the default), "skip" the tick, or "buffer" one until then.  missed: ticks whose time passed unseen
+        run "once" (the default), never ("skip"), or "all" up to missed_limit, default 100.
+        Options of its jobs as for `Handler.using`, but for delay, at and connection; tags gain `schedule:NAME`.
+
+        All is checked at once, without the database. It is written when a pool or a scheduler starts, or by
+        `app.schedules.sync()`; a declaration that is gone is retired then.
+        """
+        if target is not None and not isinstance(target, str):
+            raise UsageError(
+                f"@app.schedule over {getattr(target, '__name__', target)!r} says not when",
+                'give a cron expression, @app.schedule("0 3 * * *"), or every="30 minutes"',
+            )
+        from queuety import schedule  # here: an application without schedules needs no cron
+
+        if target is not None and (settings.get("cron") is not None or settings.get("every") is not None):
+            self._declare(target, settings)
+            return schedule.by_name_only(target)
+        if target is not None:
+            settings["cron"] = schedule.cron_alone(target)
+        return lambda function: self._schedule(function, settings)
+
+    def _schedule(self, target: Any, settings: dict[str, Any]) -> Handler[..., Any]:
+        from queuety import schedule
+
+        if not isinstance(target, Handler):
+            settings, of_handler = schedule.split(settings)
+            target = self._register(target, of_handler)
+        elif self._handlers.get(target.name) is not target:
+            raise UsageError(f"{target!r} belongs to another application", "use that one's schedule")
+        handler: Handler[..., Any] = target
+        self._declare(handler.name, settings)
+        return handler
+
+    def _declare(self, handler: str, settings: dict[str, Any]) -> None:
+        from queuety import schedule
+
+        one = schedule.declare(self, handler, settings)
+        if one.key in self._declared:
+            raise UsageError(f"there are two schedules {one.key!r}", "give one of them name=…")
+        self._declared[one.key] = one
+
+    @property
+    def declared(self) -> list[NewSchedule]:
+        """The schedules that the code declares, as they are to be written; UsageError if one lacks its handler."""
+        if not self._declared and self.settings.timezone is None:
+            return []
+        from queuety import schedule
+
+        return schedule.declared(self, self._declared.values())
+
+    @property
+    def zoneless(self) -> list[str]:
+        """Names of declared cron schedules that are read in UTC because neither they nor the setting name a zone."""
+        if self.settings.timezone is not None:
+            return []
+        return [key for key, one in self._declared.items() if one.zoneless]
+
     # ── enqueue ───────────────────────────────────────────────────────────────────────────────────
 
     @overload
@@ -123,7 +214,7 @@ class Queuety:
         """
         own = self._handlers.get(check_name("handler", handler))
         asked = JobOptions.parse(given)
-        text = self._payload(own, payload or {})
+        text = self.payload_text(own, payload or {})
         return self.write(
             new_job(self, handler.strip(), text, asked, own.options if own else None), asked.connection
         )
@@ -144,7 +235,7 @@ class Queuety:
                     raise UsageError(f"item {place} is no pair of a handler's name and a payload") from None
                 try:
                     own = self._handlers.get(check_name("handler", name))
-                    text = self._payload(own, payload)
+                    text = self.payload_text(own, payload)
                 except UsageError as error:
                     raise type(error)(f"item {place}: {error.message}", error.hint) from None
                 if name not in templates:
@@ -154,7 +245,8 @@ class Queuety:
 
         return self.write_many(stream(), connection)
 
-    def _payload(self, own: Handler[..., Any] | None, payload: Mapping[str, Any]) -> str:
+    def payload_text(self, own: Handler[..., Any] | None, payload: Mapping[str, Any]) -> str:
+        """A payload as JSON text, checked against its handler's signature if that is ours."""
         if not isinstance(payload, Mapping):
             raise UsageError(f"a payload is a mapping of named arguments, not {type(payload).__name__}")
         limit = self.settings.payload_limit

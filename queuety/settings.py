@@ -54,7 +54,7 @@ class Setting:
     """One setting as every door shows it.
 
     key:      attribute of `Settings` and key in the file.
-    kind:     text, url, choice, seconds, size, whole, switch or budgets.
+    kind:     text, url, zone, choice, seconds, size, whole, switch or budgets.
     default, minimum, maximum: in SI units (seconds, bytes) or counts.
     unit:     bytes, or seconds, that a bare number of kind `size`, or `seconds`, counts.
     option:   the long CLI option.
@@ -268,6 +268,9 @@ class Settings:
     resource_group_cost_budgets: Mapping[str, int] | None = _setting(
         "budgets", None, "The same for concurrency groups."
     )
+    timezone: str | None = _setting(
+        "zone", None, "The zone of cron schedules that name none, as an IANA name; without it UTC."
+    )
     retention_days: int = _setting(
         "whole", 7, "Days that finished jobs are kept; 0 = for ever.", maximum=36_500
     )
@@ -369,7 +372,8 @@ def _candidates(
         yield options[setting.key], f"option {setting.option}"
     names = [setting.name, "DATABASE_URL"] if setting.key == "database_url" else [setting.name]
     for name in names:
-        if environ.get(name):
+        # An empty zone is no zone: schedules that tick in UTC instead would be a surprise.
+        if environ.get(name) or (setting.kind == "zone" and name in environ):
             yield environ[name], f"environment {name}"
     if setting.key in keys:
         yield keys[setting.key], f"file {path}"

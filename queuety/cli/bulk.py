@@ -94,7 +94,7 @@ class _Lines:
             if len(self._templates) >= _KEPT:
                 self._templates.clear()
             template = self._templates[key] = self._template(handler, values)
-        return template, self._app._payload(self._app.handlers.get(template.handler), payload)
+        return template, self._app.payload_text(self._app.handlers.get(template.handler), payload)
 
     def _template(self, handler: str, values: dict[str, Any]) -> NewJob:
         from queuety.handler import JobOptions, new_job

@@ -46,14 +46,15 @@ def run(
     loading.split(settings.app)
     from queuety.cli import preflight
     from queuety.process.output import protect
-    from queuety.process.plan import DRY, Plan
+    from queuety.process.plan import DRY, Mode, Plan
     from queuety.process.supervisor import Summary, Supervisor
 
     directory = Path.cwd()
     streams = sys.stdout, sys.stderr
     protect()
     try:
-        with _stoppable(), preflight.checked(settings, directory) as checked:
+        fires = plan.get("mode") is Mode.WORK
+        with _stoppable(), preflight.checked(settings, directory, schedules=fires) as checked:
             load = _loader(settings.app, checked.settings, directory)
             if preload:
                 handlers = load()

@@ -5,7 +5,7 @@ neither user code nor database code. Child and parent take turns in JSON lines o
 
     child   {"own": {setting: value}}       what the application's code gave to Queuety(…)
     parent  {"url": "…", "embedded": true}  where the queue lives, once all was considered
-    child   {"handlers": 3, "free": 97}     all is well
+    child   {"handlers": 3, "free": 97, "zoneless": ["nightly"]}  all is well, and cron schedules without a zone
     child   {"error": [kind, message, hint]}  at either turn: the end
 """
 
@@ -51,10 +51,11 @@ class Checked:
 
 
 @contextlib.contextmanager
-def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
+def checked(settings: Settings, directory: Path, *, schedules: bool = False) -> Iterator[Checked]:
     """Check the application and the database; holds the embedded server, where that is the one, until the end.
 
-    settings.app is given. Raises what was found as an error of our own tree.
+    settings.app is given.  schedules: what follows fires schedules too.
+    Raises what was found as an error of our own tree.
     """
     ours, theirs = socket.socketpair()
     parent = os.getpid()
@@ -65,7 +66,7 @@ def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
     pid = os.fork()
     if not pid:
         ours.close()
-        _be_child(theirs, settings.app or "", directory, parent)
+        _be_child(theirs, settings, directory, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
     theirs.close()
     server: Embedded | None = None
@@ -83,6 +84,12 @@ def checked(settings: Settings, directory: Path) -> Iterator[Checked]:
         pid = 0
         if not found["handlers"]:
             log.warning("the application %s has no handlers: nothing can be run", settings.app)
+        if schedules and found["zoneless"]:
+            log.warning(
+                "no time zone is named for the schedule %s: its cron expression is read in UTC; give it timezone=…, or "
+                "set QUEUETY_TIMEZONE",
+                ", ".join(map(repr, found["zoneless"])),
+            )
         yield Checked(settings, server, found["free"])
     finally:
         if pid:
@@ -142,7 +149,7 @@ def _end(pid: int) -> None:
 # ── the child's half ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _be_child(theirs: socket.socket, target: str, directory: Path, parent: int) -> NoReturn:
+def _be_child(theirs: socket.socket, settings: Settings, directory: Path, parent: int) -> NoReturn:
     """Answer the parent and leave, whatever happens."""
     try:
         for number in _STOP:
@@ -152,7 +159,7 @@ def _be_child(theirs: socket.socket, target: str, directory: Path, parent: int) 
         os.dup2(2, 1)  # what a module prints is said again by each worker
         with theirs.makefile("rw", encoding="utf-8") as wire:
             try:
-                _answer(wire, target, directory)
+                _answer(wire, settings, directory)
             except QueuetyError as error:
                 log.debug("%s", type(error).__name__, exc_info=True)
                 _tell(wire, {"error": [type(error).__name__, error.message, error.hint]})
@@ -167,9 +174,16 @@ def _be_child(theirs: socket.socket, target: str, directory: Path, parent: int) 
         os._exit(0)
 
 
-def _answer(wire: Any, target: str, directory: Path) -> None:
-    app = loading.load(target, directory)
-    _tell(wire, {"own": loading.own_settings(app)})
+def _answer(wire: Any, settings: Settings, directory: Path) -> None:
+    if settings.timezone is not None:
+        from queuety.schedule import default_zone
+
+        default_zone(settings)  # before the import, in which each schedule without a zone would say so
+    app = loading.load(settings.app or "", directory)
+    own = loading.own_settings(app)
+    loading.bind(app, loading.adopt(settings, own))
+    app.declared  # noqa: B018 - a schedule whose handler is missing is refused before anything is connected
+    _tell(wire, {"own": own})
     text = wire.readline()
     if not text:  # the parent is gone
         return
@@ -185,7 +199,7 @@ def _answer(wire: Any, target: str, directory: Path) -> None:
         schema.check_writable(conn)
         schema.check_rights(conn)
         free = capacity.spare(conn)
-    _tell(wire, {"handlers": len(app.handlers), "free": free})
+    _tell(wire, {"handlers": len(app.handlers), "free": free, "zoneless": app.zoneless})
 
 
 def _die_with(parent: int) -> None:
