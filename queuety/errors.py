@@ -63,10 +63,20 @@ class MeterNotFound(QueuetyError):
     exit_code = 5
 
 
+class ScheduleNotFound(QueuetyError):
+    """No schedule has this key."""
+
+    exit_code = 5
+
+
 class WrongState(QueuetyError):
     """The job's state does not allow what was asked."""
 
     exit_code = 6
+
+
+class ScheduleExists(WrongState):
+    """Another schedule has this key."""
 
 
 class DuplicateJob(QueuetyError):

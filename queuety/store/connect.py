@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import psycopg
-from psycopg import conninfo, errors
+from psycopg import conninfo, errors, pq
 from psycopg.rows import TupleRow
 
 from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch, UsageError
@@ -119,6 +119,11 @@ def pin(conn: Connection) -> None:
                 set_config('jit', 'off', false)
             """
         )
+
+
+def idle(conn: Connection) -> bool:
+    """True if no transaction is open."""
+    return conn.pgconn.transaction_status == pq.TransactionStatus.IDLE
 
 
 def unreachable(error: BaseException) -> DatabaseUnreachable:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from queuety.model import Limits, NewJob
-from queuety.store import notices
+from queuety.store import connect, notices
 from queuety.store.bounded import Bounded
 from queuety.store.caller import atomically, driver, fetch, run, value
 from queuety.store.connect import Connection
@@ -44,7 +44,7 @@ def one(conn: Any, job: NewJob, payload: str | None = None) -> int | None:
         "max_attempts": str(job.max_attempts),
     }
     if job.plain:
-        if isinstance(conn, Bounded) and conn.autocommit:  # one of our own: no need to be polite to a user's
+        if isinstance(conn, Bounded) and conn.autocommit and connect.idle(conn):  # ours: no need to be polite
             return int(alone(conn, Step("insert_plain", values)).rows[0][0])
         return int(fetch(conn, statement("insert_plain"), _numbered(values))[0])
     values = _numbered(values) | {

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from queuety.store import connect
 from queuety.store.connect import Connection
@@ -24,7 +23,7 @@ def repeated(conn: Connection, work: Callable[[], T]) -> T:
 
     Within a transaction of the caller's it runs once: only the caller could do all of it again.
     """
-    inner = conn.info.transaction_status != TransactionStatus.IDLE
+    inner = not connect.idle(conn)
     for attempt in range(1, TRIES):
         try:
             with conn.transaction():

@@ -1,0 +1,173 @@
+"""Tick: what is due becomes jobs, each tick once over the fleet. Any number of processes may do it at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from queuety.errors import DuplicateJob, UsageError
+from queuety.features.schedules import cadence_of, job_of
+from queuety.model import Overlap, Schedule, Tick
+from queuety.policy import ticks
+from queuety.policy.ticks import Due, Skipped
+from queuety.store import connect, enqueue, schedules
+from queuety.store.connect import Connection
+from queuety.store.schedules import Moved
+from queuety.store.transactions import repeated
+
+log = logging.getLogger("queuety.schedules")
+
+BATCH = 100  # schedules in one transaction
+FOLLOWED = 1000  # open ticks that are looked at in one go
+REVISED = 500  # schedules whose next tick is reckoned anew in one go
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What a round did. ticks: that ran, were skipped or failed.  more: others may be due."""
+
+    ticks: list[Tick]
+    more: bool
+
+
+def fire(conn: Connection, *, behind_s: float = 0.0, limit: int = BATCH) -> Fired:
+    """Write the jobs of the ticks that are due, note what is skipped, and move on: one transaction.
+
+    behind_s: only of schedules that have been due for so long.
+    """
+    try:
+        return _told(repeated(conn, lambda: _round(conn, behind_s, limit, apart=False)))
+    except connect.Trouble as error:
+        if connect.lost(error) or connect.again(error):
+            raise
+        log.debug("a tick cannot be written, each is tried apart: %s", error)
+    return _told(repeated(conn, lambda: _round(conn, behind_s, limit, apart=True)))
+
+
+def _told(fired: Fired) -> Fired:
+    for tick in fired.ticks:
+        if tick.kind == "fail":
+            log.warning("schedule %s fails at %s: %s", tick.schedule, tick.at.isoformat(), tick.reason)
+        else:
+            log.debug(
+                "schedule %s: %s %s %s", tick.schedule, tick.kind, tick.at.isoformat(), tick.reason or ""
+            )
+    return fired
+
+
+def _round(conn: Connection, behind_s: float, limit: int, *, apart: bool) -> Fired:
+    now, found = schedules.due(conn, limit, behind_s)
+    if not found:
+        return Fired([], more=False)
+    busy = schedules.running(
+        conn, {one.last_job for one in found if one.last_job and one.overlap is not Overlap.ALLOW}
+    )
+    plans = [(one, _due(one, now)) for one in found]
+    noted = schedules.noted(
+        conn, [(one.key, tick) for one, due in plans if isinstance(due, Due) for tick in due.runs]
+    )
+    lines: list[Tick] = []
+    moved: list[Moved] = []
+    for one, due in plans:
+        if isinstance(due, str):
+            lines.append(Tick(one.key, one.next_at or now, "fail", f"schedule: {due}"))
+            moved.append(Moved(one.key, one.next_at, one.buffered_at, broken=due))
+            continue
+        fresh = [tick for tick in due.runs if (one.key, tick) not in noted]
+        running = one.last_job if one.last_job in busy else None
+        placed = ticks.place(fresh, one.overlap, running, one.buffered_at)
+        ran = [_run(conn, one, tick, apart=apart) for tick in placed.runs]
+        lines += [*_gaps(one, due.skipped), *ran, *_gaps(one, placed.skipped)]
+        last = next(((tick.at, tick.job_id) for tick in reversed(ran) if tick.job_id), None)
+        moved.append(Moved(one.key, due.next, placed.buffered, last))
+    schedules.note(conn, lines)
+    schedules.move(conn, moved)
+    return Fired(lines, more=len(found) >= limit)
+
+
+def _due(one: Schedule, now: datetime) -> Due | str:
+    """What is due of a schedule, or why nobody can tell."""
+    try:
+        rhythm = cadence_of(one, one.anchor)
+        if one.next_at is None or one.next_at > now:  # only its buffered tick may run
+            return Due([], [], one.next_at)
+        return ticks.due(rhythm, one.next_at, now, one.missed, one.missed_limit)
+    except UsageError as error:
+        return error.message
+    except Exception as error:  # noqa: BLE001 - whatever a row holds must not stop the others
+        return f"{type(error).__name__}: {error}"[:500]
+
+
+def _run(conn: Connection, one: Schedule, tick: datetime, *, apart: bool) -> Tick:
+    """Write the job of a tick. apart: one that the database refuses fails alone."""
+    try:
+        if apart:
+            with conn.transaction():
+                job_id = enqueue.one(conn, job_of(one, tick))
+        else:
+            job_id = enqueue.one(conn, job_of(one, tick))
+    except DuplicateJob as error:
+        return Tick(one.key, tick, "skip", error.message)
+    except (connect.Trouble, TypeError, ValueError) as error:
+        if isinstance(error, connect.Trouble) and (not apart or connect.lost(error) or connect.again(error)):
+            raise
+        return Tick(one.key, tick, "fail", f"enqueue: {' '.join(str(error).split())[:500]}")
+    if job_id is None:
+        return Tick(one.key, tick, "skip", "another job has its unique key")
+    return Tick(one.key, tick, "run", job_id=job_id)
+
+
+def _gaps(one: Schedule, skipped: Iterable[Skipped]) -> list[Tick]:
+    return [
+        Tick(
+            one.key,
+            gap.first,
+            "skip",
+            gap.reason,
+            through=gap.last if gap.last != gap.first else None,
+            ticks=gap.ticks,
+        )
+        for gap in skipped
+    ]
+
+
+def follow(conn: Connection, after: int = 0) -> tuple[list[Tick], int]:
+    """Note how the jobs of ticks have ended; each end is returned to one caller over the fleet.
+
+    Looks at up to FOLLOWED ticks behind the job id `after`; returns the id to go on behind, 0 at the end.
+    """
+    return repeated(conn, lambda: schedules.follow(conn, after, FOLLOWED))
+
+
+def revise(conn: Connection, after: str | None = None) -> str | None:
+    """Reckon the next ticks anew, as clocks and zones may have changed; returns the key to go on behind.
+
+    A tick that has been noted does not run again. What was broken and is not any more ticks again.
+    """
+    page = schedules.listing(conn, after=after, limit=REVISED)
+    for one in page:
+        if _stale(one, schedules.now(conn)):
+            repeated(conn, lambda key=one.key: _revise(conn, key))  # type: ignore[misc]
+    return page[-1].key if len(page) == REVISED else None
+
+
+def _stale(one: Schedule, now: datetime) -> bool:
+    """Whether a schedule that should tick waits for too late a tick, or for none."""
+    if one.paused_at is not None or one.retired_at is not None:
+        return False
+    try:
+        first = cadence_of(one, one.anchor).next(now)
+    except Exception:  # noqa: BLE001 - it is found when it is due
+        return False
+    if one.broken is not None:
+        return True
+    return first is not None and (one.next_at is None or one.next_at > first)
+
+
+def _revise(conn: Connection, key: str) -> None:
+    for one in schedules.lock(conn, [key]):
+        now = schedules.now(conn)
+        if _stale(one, now):
+            schedules.move(conn, [Moved(key, cadence_of(one, one.anchor).next(now), one.buffered_at)])
