@@ -25,11 +25,12 @@ from queuety.process.parked import Parked
 from queuety.process.plan import Mode, Plan
 from queuety.process.report import counter_of, tell
 from queuety.process.sleepers import Sleepers
+from queuety.process.ticker import Ticker
 from queuety.process.titles import title
 from queuety.process.waiting import Waiting
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
-from queuety.store import bounded, claims, connect, notices, profiles, retention, workers
+from queuety.store import bounded, claims, connect, notices, profiles, retention, schedules, workers
 from queuety.store.claims import Facts
 from queuety.store.profiles import Taken
 
@@ -43,6 +44,7 @@ HOUR_S = 3600.0
 SEEN_S = 15.0  # a process of ours is seen at least so often: after a minute of silence nobody counts on it
 FORGET_S = 180.0  # a process that shows no life for so long is forgotten; one that lives registers again
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
+PRUNED = 5000  # ticks of schedules forgotten in one round
 TEND_S = 600.0  # patience for the hourly duties
 LATER_CAP = 100_000
 ENDS = 20  # a flush ends though jobs were unparked so often if none of them was begun
@@ -66,6 +68,7 @@ class Keeper:
         self._room_at: dict[int, float] = {}  # by page: what was heeded
         self._coroner = Coroner()
         self._waiting = Waiting(plan, ledger)
+        self._ticker = Ticker() if plan.mode is Mode.WORK else None
         self._conn: bounded.Bounded | None = None
         self._conn_fd = -1
         self._id = 0
@@ -166,7 +169,11 @@ class Keeper:
                     unparked = self._unpark(conn, now)
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
                     self._count(conn, now)
+                    if self._ticker:
+                        self._ticker.look(conn, now)
                 self._released += unparked
+            if self._ticker and now >= self._ticker.at:
+                self._ticker.act(conn, now)
             if self._released:  # only now can a worker see it
                 self._offer(conn)
             if self._waiting.any and self._waiting.unpark(conn, time.monotonic()):
@@ -387,6 +394,8 @@ class Keeper:
             self._cancel(int(rest), time.monotonic())
         elif kind == "k":
             self._next["refill"] = 0.0
+        elif kind == "s":
+            self._next["poll"] = 0.0
 
     def _look(self, conn: connect.Connection, now: float) -> None:
         next_s = self._sleepers.look(conn, now)
@@ -487,6 +496,8 @@ class Keeper:
             if self._pruned_to:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
             retention.prune_starts(conn)
+            if schedules.prune(conn, settings.log_retention_days, PRUNED) == PRUNED:
+                self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
 
     def _forget(self, conn: connect.Connection) -> None:
         """Forget processes of pools that are gone."""
@@ -516,7 +527,7 @@ class Keeper:
             return 0.0
         if self._conn is None:
             return max(0.01, min(self._retry_at - now, TICK_S))
-        until = min(self._next.values()) - now
+        until = min(*self._next.values(), self._ticker.at if self._ticker else math.inf) - now
         if (
             any(page.phase != Phase.SLEEPING for page in self.ledger)
             or self._sleepers.settling
