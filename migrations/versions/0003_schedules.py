@@ -73,7 +73,7 @@ CREATE TABLE queuety.schedule_ticks (
     job_id bigint,
     ended text,
     error json,
-    noted_at timestamptz NOT NULL DEFAULT now(),
+    noted_at timestamptz NOT NULL DEFAULT statement_timestamp(),
     ended_at timestamptz,
     CONSTRAINT schedule_ticks_pkey PRIMARY KEY (schedule, at),
     CONSTRAINT schedule_ticks_kind_check CHECK (kind IN ('run', 'skip', 'fail')),

@@ -170,7 +170,7 @@ class Keeper:
                     self._due("poll", self.plan.settings.worker_sleep, now, lambda: self._poll(conn, now))
                     self._count(conn, now)
                     if self._ticker:
-                        self._ticker.look(conn, now)
+                        self._ticker.look(conn)
                 self._released += unparked
             if self._ticker and now >= self._ticker.at:
                 self._ticker.act(conn, now)

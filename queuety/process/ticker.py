@@ -36,9 +36,10 @@ class Ticker:
     def at(self) -> float:
         return min(self._fire_at, self._follow_at, self._revise_at)
 
-    def look(self, conn: Connection, now: float) -> None:
+    def look(self, conn: Connection) -> None:
         """Look when the next tick is due."""
         found = schedules.next_due(conn)
+        now = monotonic()  # after the answer: earlier it would fire too early, for nothing
         self._behind_s = STAND_BACK_S if found.elsewhere and not self._own else 0.0
         self._fire_at = math.inf if found.in_s is None else now + max(0.0, found.in_s + self._behind_s)
         if not found.any:
@@ -54,9 +55,9 @@ class Ticker:
         if now >= self._fire_at:
             fired = ticking.fire(conn, behind_s=self._behind_s)
             told += fired.ticks
-            self.look(conn, monotonic())
-            if not fired.ticks:
-                self._fire_at = max(self._fire_at, now + AGAIN_S)
+            self.look(conn)
+            if not fired.ticks and self._fire_at <= monotonic():
+                self._fire_at = now + AGAIN_S
         if now >= self._follow_at:
             ended, self._followed_to = ticking.follow(conn, self._followed_to)
             told += ended

@@ -306,7 +306,7 @@ schedule_ticks = Table(
     Column("job_id", BigInteger),
     Column("ended", Text),
     Column("error", JSON),
-    _required("noted_at", Time, "now()"),
+    _required("noted_at", Time, "statement_timestamp()"),
     Column("ended_at", Time),
     PrimaryKeyConstraint("schedule", "at", name="schedule_ticks_pkey"),
     CheckConstraint("kind IN ('run', 'skip', 'fail')", name="schedule_ticks_kind_check"),
