@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Literal
 
 from queuety import Context, CpuPool, Permanent, Queuety
 
@@ -29,11 +30,13 @@ def charge(ctx: Context, order: int, cents: int) -> str:
     return f"receipt {order}"
 
 
-@app.job(queue=DEFAULT, max_attempts=5, backoff=[1, 2, 4])
-def send_mail(ctx: Context, to: str, subject: str) -> None:
-    """A flaky one: the mail server hangs up now and then, and the next attempt succeeds."""
+@app.job(queue=DEFAULT, max_attempts=3, backoff=[1, 2])
+def send_mail(ctx: Context, to: str, subject: str, course: Literal["ok", "flaky", "fail"] = "ok") -> None:
+    """Three courses: ok; flaky, which the next attempt cures; fail, which uses up its attempts and is buried."""
+    if course not in ("ok", "flaky", "fail"):
+        raise Permanent(f"there is no course {course!r}: ok, flaky or fail")
     time.sleep(random.uniform(0.1, 0.4))
-    if random.random() < 0.2:
+    if course == "fail" or (course == "flaky" and ctx.job.attempt == 1):
         say(ctx, f"mail to {to}: the server hung up")
         raise ConnectionError("the mail server hung up")
     say(ctx, f"mail to {to}: {subject}")
@@ -56,6 +59,24 @@ async def digest(ctx: Context, text: str, rounds: int) -> str:
         value: str = await pool.run("queuety.demo.hashing:digest", text, rounds, timeout=30)
     say(ctx, f"{text}: {rounds} rounds of SHA-256, {value[:12]}…")
     return value
+
+
+@app.schedule("*/30 * * * * *", name="counter", timezone="UTC", payload={"by": "schedule"}, overlap="skip")
+@app.job(queue=CRITICAL)
+def count(ctx: Context, by: str = "hand") -> dict[str, int]:
+    """Incremented every 30 seconds by its schedule, and by whoever enqueues it; both into the same table.
+
+    The increment and the end of the job are one transaction, so it counts each job once whatever dies.
+    """
+    with ctx.transaction() as conn:
+        conn.execute(
+            "INSERT INTO demo_counter AS c (by, count) VALUES (%s, 1) "
+            "ON CONFLICT (by) DO UPDATE SET count = c.count + 1",
+            [by],
+        )
+        counts = dict(conn.execute("SELECT c.by, c.count FROM demo_counter AS c ORDER BY c.by").fetchall())
+    say(ctx, ", ".join(f"{number} by {who}" for who, number in counts.items()))
+    return counts
 
 
 @app.job(queue=DEFAULT)

@@ -6,13 +6,23 @@ import os
 import random
 import sys
 import time
+from typing import Literal
 
-from queuety.demo.application import app, charge, digest, report, send_mail, thumbnail
+from queuety.demo.application import app, charge, count, digest, report, send_mail, thumbnail
 from queuety.errors import QueuetyError
 from queuety.loading import bind
 from queuety.settings import Settings
 
 NAMES = ("ada", "grace", "edsger", "barbara", "donald", "frances", "leslie", "radia")
+COURSES: tuple[Literal["ok", "flaky", "fail"], ...] = ("ok", "flaky", "fail")
+
+
+def prepare() -> None:
+    """Make the table that the counter counts in."""
+    with app.connection() as conn:
+        conn.execute(
+            "CREATE TABLE IF NOT EXISTS demo_counter (by text PRIMARY KEY, count bigint NOT NULL DEFAULT 0)"
+        )
 
 
 def write(round_: int) -> None:
@@ -20,10 +30,14 @@ def write(round_: int) -> None:
     order = 1000 + round_
     charge.enqueue(order, cents=random.randint(500, 20_000))
     send_mail.using(tags=[f"order-{order}"]).enqueue(
-        f"{random.choice(NAMES)}@example.org", f"your order {order}"
+        f"{random.choice(NAMES)}@example.org",
+        f"your order {order}",
+        course=random.choices(COURSES, (16, 3, 1))[0],
     )
     if round_ % 10 == 0:
         report.enqueue(rows=random.randint(1_000, 50_000))
+    if round_ % 20 == 0:
+        count.enqueue()  # by hand
     if round_ % 12 == 0:
         digest.enqueue(f"order {order}", rounds=1_000_000)
     if round_ % 15 == 0:
@@ -33,6 +47,7 @@ def write(round_: int) -> None:
 
 def main(url: str) -> None:
     bind(app, Settings.load({"database_url": url}))
+    prepare()
     parent, round_ = os.getppid(), 0
     while os.getppid() == parent:
         round_ += 1
