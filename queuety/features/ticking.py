@@ -146,9 +146,9 @@ def revise(conn: Connection, after: str | None = None) -> str | None:
 
     A tick that has been noted does not run again. What was broken and is not any more ticks again.
     """
-    page = schedules.listing(conn, after=after, limit=REVISED)
+    page, now = schedules.listing(conn, after=after, limit=REVISED), schedules.now(conn)
     for one in page:
-        if _stale(one, schedules.now(conn)):
+        if _stale(one, now):
             repeated(conn, lambda key=one.key: _revise(conn, key))  # type: ignore[misc]
     return page[-1].key if len(page) == REVISED else None
 
