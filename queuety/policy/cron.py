@@ -296,17 +296,19 @@ class _Reader:
 
     def _span(self, what: Field, span: str, item: str, *, open_end: bool) -> list[int]:
         """The numbers of `*`, `a` or `a-b`, in order; `a` alone before a step means a to the end."""
+        end_of_all = 6 if what is WEEKDAY else what.high
         if span == "*":
-            return list(range(what.low, (6 if what is WEEKDAY else what.high) + 1))
+            return list(range(what.low, end_of_all + 1))
         begin, dash, end = span.partition("-")
         low = self._number(what, begin, item)
         if not dash:
-            return list(range(low, what.high + 1)) if open_end else [low]
+            # As a weekday 7 is 0: the week is not read a second time.
+            return list(range(low % (end_of_all + 1), end_of_all + 1)) if open_end else [low]
         high = self._number(what, end, item)
         if low <= high:
             return list(range(low, high + 1))
         if what is WEEKDAY:  # FRI-MON: a week has no end
-            return [*range(low % 7, 7), *range(high + 1)] if low < 7 else list(range(high + 1))
+            return [*range(low % 7, 7 if low < 7 else 0), *range(high + 1)]
         raise self._refused(
             what,
             item,
