@@ -153,13 +153,16 @@ def over_midnight(part: Segment) -> bool:
     return part.seen < part.first and (low.time() == datetime.min.time() or low.date() != high.date())
 
 
-def several_times_moved(text: str, part: Segment) -> bool:
-    """Whether the expression names more than one time of what was skipped or comes twice."""
-    low, high = moved(part)
+def several_times_of_the_day(text: str) -> bool:
     cron = parse_cron(text)
-    first = cron.at_or_after(low)
-    second = None if first is None else cron.at_or_after(first + timedelta(seconds=1))
-    return second is not None and second < high
+    return len(cron.hours) * len(cron.minutes) * len(cron.seconds) > 1
+
+
+def named_in(text: str, part: Segment) -> bool:
+    """Whether the expression names a time of what was skipped or comes twice."""
+    low, high = moved(part)
+    first = parse_cron(text).at_or_after(low)
+    return first is not None and first < high
 
 
 def whole_day_skipped(part: Segment) -> bool:
@@ -190,7 +193,8 @@ def croner_goes_another_way(text: str, zone: str, after: datetime, last: datetim
     if narrowed_by_a_step(text):
         return True
     return parse_cron(text).fixed and any(
-        several_times_moved(text, part) or whole_day_skipped(part) for part in changes(zone, after, last)
+        named_in(text, part) and (several_times_of_the_day(text) or whole_day_skipped(part))
+        for part in changes(zone, after, last)
     )
 
 
@@ -302,15 +306,15 @@ CRONER_DIFFERS = {
         ["2026-01-05 00:00", "2026-01-19 00:00"],
         ["2026-01-03 00:00", "2026-01-05 00:00"],
     ),
-    "several fixed times in one gap: none": (
-        ("0,30 2 * * *", "America/New_York", "2026-03-08 06:30"),
-        ["2026-03-08 07:00", "2026-03-09 06:00"],
-        ["2026-03-09 06:00", "2026-03-09 06:30"],
+    "several times of the day are a pattern, in the gap": (
+        ("30 2,5 * * *", "America/New_York", "2026-03-08 06:30"),
+        ["2026-03-08 07:00", "2026-03-08 09:30"],
+        ["2026-03-08 09:30", "2026-03-09 06:30"],
     ),
-    "several fixed times in a repeated hour: twice": (
-        ("0,30 1 * * *", "America/New_York", "2026-11-01 05:00"),
-        ["2026-11-01 05:30", "2026-11-02 06:00"],
-        ["2026-11-01 05:30", "2026-11-01 06:00"],
+    "several times of the day are a pattern, in the repeated hour": (
+        ("30 1,5 * * *", "America/New_York", "2026-11-01 05:00"),
+        ["2026-11-01 05:30", "2026-11-01 10:30"],
+        ["2026-11-01 05:30", "2026-11-01 06:30"],
     ),
     "a fixed time on a day that was left out: none": (
         ("0 9 * * *", "Pacific/Apia", "2011-12-29 20:00"),
