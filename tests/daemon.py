@@ -43,14 +43,35 @@ def read_ledger(path: Path) -> list[Entry]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
-    """Wait for a condition; its last value is returned. Fails after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """Wait for a condition; its last value is returned. Fails after `seconds`.
+
+    It is looked at every 20 ms, and more rarely the longer it takes: many a look costs a connection.
+    """
+    began = time.monotonic()
+    deadline = began + seconds
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(min(max(0.02, (now - began) / 50), 0.1))
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """As psutil, which looks at every process of the machine for it; this is asked many times a second."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        before, now = None, listed.read_text()
+        while now != before:  # a list may lack somebody while another one leaves
+            before, now = now, listed.read_text()
+    except (FileNotFoundError, ProcessLookupError):  # no Linux, or no such process
+        return psutil.Process(pid).children()
+    found = []
+    for child in now.split():
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(int(child)))
+    return found
 
 
 def remaining(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
@@ -88,7 +109,7 @@ class Daemon:
         """Living children whose title names this kind of process: worker, keeper."""
         found = []
         with suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.pid).children():
+            for child in children_of(self.pid):
                 with suppress(psutil.NoSuchProcess):
                     if child.status() != psutil.STATUS_ZOMBIE and f"queuety: {word}" in " ".join(
                         child.cmdline()
