@@ -40,6 +40,7 @@ def alive(pool):
 # ── growing ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.alone
 def test_a_jump_of_the_backlog_is_answered_within_two_intervals(database, tmp_path):
     app = Queuety(database)
 

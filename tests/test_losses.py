@@ -72,6 +72,7 @@ def no_overlap(ledger):
 # ── lost jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.alone
 def test_a_killed_worker_costs_its_job_milliseconds(database, tmp_path):
     ledger = tmp_path / "ledger"
     job = Queuety(database).enqueue("hang_once", {}, backoff=[0])

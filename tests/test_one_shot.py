@@ -117,7 +117,7 @@ def test_flush_that_leaves_due_jobs_does_not_say_that_nothing_is_due(app, conn, 
 
 def test_flush_leaves_what_another_pool_runs_to_it(app, database, run, tmp_path):
     with daemon(database, app=APP, ledger=tmp_path / "ledger", log=tmp_path / "log"):
-        running = app.enqueue("sleep", {"seconds": 4})
+        running = app.enqueue("sleep", {"seconds": 60})  # the pool is killed before
         until(lambda: running.state() == "processing")
         done = run("flush", seconds=20)
         meanwhile = running.state()

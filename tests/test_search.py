@@ -257,6 +257,7 @@ def scans(conn: Connection, text: str, values: dict[str, Any]) -> set[str]:
     return found - {"Subquery Scan"}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("analyzed", [False, True])
 def test_a_page_of_a_large_table_is_read_from_an_index(conn, analyzed):
     large(conn, analyzed)

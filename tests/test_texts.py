@@ -57,6 +57,7 @@ def test_a_middle_cut_keeps_the_head_and_the_tail():
     assert "the middle left out" in text
 
 
+@pytest.mark.alone
 def test_a_text_of_50_megabytes_is_cut_at_once():
     text = "x\0" * 25_000_000
     began = time.perf_counter()
@@ -168,6 +169,7 @@ def test_a_message_of_50_megabytes_is_cut_and_not_kept():
     assert peak < 5_000_000
 
 
+@pytest.mark.alone
 def test_100_000_chained_causes_are_told_in_short():
     error = ValueError(0)
     for number in range(1, 100_000):
