@@ -929,6 +929,7 @@ def test_flush_says_how_many_ended_how_and_what_is_due_later(run, enqueued):
     assert done.stdout == "5 jobs: 4 completed, 1 buried; 1 due later\n"
 
 
+@pytest.mark.alone
 def test_flush_of_nothing_ends_at_once(run, enqueued):
     enqueued("ok", "--delay=1h")
     began = time.monotonic()

@@ -58,6 +58,7 @@ def survivors(pool: Daemon) -> list[int]:
 # ── restarts ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("down_s", [1.0, pytest.param(20.0, marks=pytest.mark.soak)])
 def test_a_pool_survives_an_immediate_restart_of_the_server(clean, tmp_path, down_s):
     ledger = tmp_path / "ledger"
@@ -192,6 +193,7 @@ _STORM = """
 """
 
 
+@pytest.mark.alone
 def test_one_ended_session_each_is_one_hiccup(database, tmp_path):
     app = Queuety(database)
 

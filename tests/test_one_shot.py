@@ -72,6 +72,7 @@ def test_flush_runs_all_that_is_due_and_what_follows_from_it(app, conn, run, wor
     assert states(conn) == {"completed": 321, "pending": 1}
 
 
+@pytest.mark.alone
 def test_flush_of_nothing_or_only_later_jobs_ends_soon(app, run):
     for later in (0, 5):
         app.enqueue_many([("ok", {})] * 0)
@@ -243,6 +244,7 @@ def test_one_run_here_starts_one_job(own):
     assert [job.state() for job in jobs] == ["completed", "pending", "pending"]
 
 
+@pytest.mark.alone
 def test_a_time_limit_holds_here_too(own):
     job = own.enqueue("too_long", max_attempts=1)
     began = time.monotonic()

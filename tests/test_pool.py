@@ -277,6 +277,7 @@ def test_a_pool_that_others_have_forgotten_registers_again(database, tmp_path):
     assert "ok" in handlers
 
 
+@pytest.mark.alone
 def test_a_worker_that_dies_while_the_keeper_is_away_is_settled_by_the_next_one(database, tmp_path):
     ledger = tmp_path / "ledger"
     app = Queuety(database)

@@ -83,6 +83,7 @@ def test_a_worker_that_is_told_to_stop_finishes_its_job_and_is_replaced(database
     sound(database, ledger, pool)
 
 
+@pytest.mark.alone
 def test_a_busy_pool_starts_nothing_once_it_is_told_to_stop(database, tmp_path):
     ledger = tmp_path / "ledger"
     app = Queuety(database)
@@ -235,6 +236,7 @@ def test_orphans_do_not_pile_up_over_restarts(database, tmp_path):
     assert sum(states(database).values()) == 100
 
 
+@pytest.mark.alone
 def test_a_handler_that_makes_its_worker_deaf_to_signals_cannot_keep_it_from_leaving(database, tmp_path):
     ledger = tmp_path / "ledger"
     app = Queuety(database)

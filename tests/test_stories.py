@@ -93,6 +93,7 @@ def test_a_job_is_started_at_most_max_attempts_times_and_never_beside_itself(dat
     checks.sound(database, ledger, pool)
 
 
+@pytest.mark.alone
 def test_a_killed_worker_costs_its_job_milliseconds_and_a_long_job_that_lives_is_never_touched(
     database, tmp_path
 ):
@@ -116,6 +117,7 @@ def test_a_killed_worker_costs_its_job_milliseconds_and_a_long_job_that_lives_is
     checks.sound(database, ledger, pool)
 
 
+@pytest.mark.alone
 def test_stopping_is_clean(database, tmp_path):
     ledger = tmp_path / "ledger"
     app = Queuety(database)
