@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         RemoteError,
         ResultRefused,
         Retry,
+        ScheduleExists,
+        ScheduleNotFound,
         SchemaMismatch,
         Snooze,
         TimeLimitExceeded,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     )
     from queuety.handle import JobHandle
     from queuety.handler import Handler
-    from queuety.model import Event, Job, Priority, State
+    from queuety.model import Event, Job, Priority, Schedule, State, Tick
     from queuety.policy.retry import Backoff
 
 __version__ = "0.1.0"
@@ -67,6 +69,8 @@ _HOMES = {
         "RemoteError",
         "ResultRefused",
         "Retry",
+        "ScheduleExists",
+        "ScheduleNotFound",
         "SchemaMismatch",
         "Snooze",
         "TimeLimitExceeded",
@@ -77,7 +81,7 @@ _HOMES = {
     ],
     "queuety.handle": ["JobHandle"],
     "queuety.handler": ["Handler"],
-    "queuety.model": ["Event", "Job", "Priority", "State"],
+    "queuety.model": ["Event", "Job", "Priority", "Schedule", "State", "Tick"],
     "queuety.policy.retry": ["Backoff"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -118,9 +122,13 @@ __all__ = [
     "RemoteError",
     "ResultRefused",
     "Retry",
+    "Schedule",
+    "ScheduleExists",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
     "State",
+    "Tick",
     "TimeLimitExceeded",
     "UsageError",
     "WaitTimeout",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from queuety.features.why import Explanation
     from queuety.lone import LoneWorker
     from queuety.schedule import Declaration
+    from queuety.schedules import Schedules
     from queuety.store.connect import Connection
     from queuety.store.meters import Meter
     from queuety.store.pool import Pool
@@ -193,6 +194,13 @@ class Queuety:
         if self.settings.timezone is not None:
             return []
         return [key for key, one in self._declared.items() if one.zoneless]
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules in the database: add, remove, pause, resume, run, preview and look at them."""
+        from queuety.schedules import Schedules
+
+        return Schedules(self)
 
     # ── enqueue ───────────────────────────────────────────────────────────────────────────────────
 

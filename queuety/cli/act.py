@@ -7,15 +7,12 @@ from typing import Any
 
 import click
 
-from queuety.cli import kinds
+from queuety.cli import kinds, several
 from queuety.cli.invocation import current
-from queuety.cli.output import print_json, say, talk
+from queuety.cli.output import print_json, say
 from queuety.cli.progress import Progress
-from queuety.errors import JobNotFound, QueuetyError, UsageError, WrongState
+from queuety.errors import UsageError
 from queuety.model import State
-from queuety.process.output import protect
-
-_PARTLY_DONE = 7
 
 IDS = click.argument("ids", metavar="ID…", type=kinds.JOB_ID, nargs=-1)
 
@@ -211,37 +208,7 @@ def recover(json_: bool) -> int:
 
 
 def _each(ids: tuple[int, ...], verb: Callable[[Any, int], str], json_: bool) -> int:
-    """Apply a verb to every id; one line each. Returns 0, 5 or 6 if all failed so, 7 if some did."""
-    if not ids:
-        raise UsageError("no job is named", "give one id or several")
-    protect()  # a reader that has gone must not keep the rest of the jobs from being treated
-    results: list[dict[str, Any]] = []
-    codes: list[int] = []
-    with current().caller() as app:
-        for job_id in dict.fromkeys(ids):
-            try:
-                done = verb(app, job_id)
-            except (JobNotFound, WrongState) as error:
-                codes.append(error.exit_code)
-                results.append({"id": job_id, "done": None, "error": error.message})
-                talk(_refusal(error))
-            else:
-                codes.append(0)
-                results.append({"id": job_id, "done": done, "error": None})
-                if not json_:
-                    say(f"job {job_id} {done}")
-    if json_:
-        print_json(results)
-    return codes[0] if len(set(codes)) == 1 else _mixed(codes)
-
-
-def _mixed(codes: list[int]) -> int:
-    """Some worked and some did not; or none did, for different reasons: then the state is the better reason."""
-    return _PARTLY_DONE if 0 in codes else max(codes)
-
-
-def _refusal(error: QueuetyError) -> str:
-    return f"queuety: {error.message}{f' — {error.hint}' if error.hint else ''}"
+    return several.each("job", "id", ids, verb, json_)
 
 
 def _jobs(count: int) -> str:

@@ -21,24 +21,9 @@ if TYPE_CHECKING:
 @click.option(
     "--payload", metavar="JSON|@FILE|-", help="A JSON object: the handler's arguments.  [default: {}]"
 )
-@click.option("--queue", type=kinds.QUEUE, help="Instead of the handler's own.")
-@click.option("--priority", type=kinds.PRIORITY, help="urgent, high, normal or low.")
 @click.option("--delay", type=kinds.SECONDS, help="Due after that long: 30, 5m, 1h30m.")
 @click.option("--at", type=kinds.INSTANT, help="Due at that time: 2030-01-31T09:00:00+09:00.")
-@click.option("--max-attempts", type=kinds.ATTEMPTS, help="How often it is started at most.")
-@click.option("--unique", is_flag=True, help="Only one job of this handler and payload.")
-@click.option("--unique-key", type=kinds.UNIQUE_KEY, help="Only one job with this key.")
-@click.option("--unique-until", type=kinds.UNTIL, help="start or end of that job.  [default: end]")
-@click.option("--unique-for", type=kinds.UNIQUE_FOR, help="That long from the enqueue, instead: 1h.")
-@click.option(
-    "--on-duplicate", type=kinds.ON_DUPLICATE, help="return, replace, error or skip.  [default: return]"
-)
-@click.option("--concurrency-group", type=kinds.GROUP, help="Jobs of which so many run at a time.")
-@click.option("--concurrency-limit", type=kinds.PLACES, help="How many.  [default group: the handler's name]")
-@click.option("--cost-units", type=kinds.UNITS, help="What it takes of the budgets of its queue and group.")
-@click.option("--rate-limit", type=kinds.RATE, metavar="N/S", help="Starts in any window: 100/1s, 5/1m.")
-@click.option("--rate-key", type=kinds.RATE_KEY, help="Counted by this name.  [default: the handler's]")
-@click.option("--tag", "tags", type=kinds.TAG, multiple=True, help="A name to find the job by; repeatable.")
+@kinds.of_jobs
 @click.option("--wait", is_flag=True, help="Wait for the job's end and print its result.")
 @click.option("--many", metavar="FILE|-", help="Write a job for each line of JSON, all or nothing.")
 @kinds.as_json
@@ -61,11 +46,7 @@ def enqueue(
     queuety enqueue send_mail --payload '{"to": "kim@example.org"}' --delay=5m
     queuety enqueue resize --many payloads.jsonl
     """
-    given = {
-        name: value
-        for name, value in options.items()
-        if value is not None and value is not False and value != ()
-    }
+    given = kinds.given(options)
     if "delay" in given and "at" in given:
         raise UsageError("--delay and --at exclude each other", "give one of them")
     if many is not None:
@@ -95,7 +76,7 @@ def enqueue(
             print_json({"id": None}) if json_ else None
             return 0
         if wait:
-            return _wait(handle, json_)
+            return wait_for(handle, json_)
         print_json({"id": handle.id}) if json_ else say(str(handle.id))
         return 0
 
@@ -110,7 +91,8 @@ def _refuse_with_many(payload: str | None, wait: bool, given: Mapping[str, Any])
             raise UsageError(f"--many and {option} exclude each other", "enqueue such jobs one by one")
 
 
-def _wait(handle: JobHandle, json_: bool) -> int:
+def wait_for(handle: JobHandle, json_: bool) -> int:
+    """Wait for a job's end and print its result; returns the exit code."""
     job = handle.wait()
     if json_:
         print_json(job_fields(job))

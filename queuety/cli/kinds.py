@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_WORKERS = 1000
 MOST_LISTED = 10_000
+MOST_PREVIEWED = 1000
 
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ QUEUE = Kind("queue", lambda value, _: check_queue(value))
 QUEUES = Kind("queues", lambda value, _: queue_list(value))
 WEIGHTED = Kind("queues", lambda value, _: weighted_queues(value))
 HANDLER = Kind("handler", lambda value, _: check_name("handler", value))
+KEY = Kind("key", lambda value, _: check_name("schedule", value))
 TAG = Kind("tag", lambda value, _: check_name("tag", value))
 POOL_NAME = Kind("name", lambda value, _: check_name("pool", value))
 UNIQUE_KEY = Kind("key", lambda value, _: check_unique_key(value))
@@ -104,7 +106,44 @@ SECONDS = Kind("duration", lambda value, what: units.seconds(value, what=what))
 INSTANT = Kind("time", lambda value, what: units.instant(value, what=what))
 WORKERS = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_WORKERS, what=what))
 ATTEMPTS = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=1000, what=what))
+PREVIEWED = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_PREVIEWED, what=what))
 LIMIT = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_LISTED, what=what))
+
+
+_OF_JOBS = (
+    click.option("--queue", type=QUEUE, help="Instead of the handler's own."),
+    click.option("--priority", type=PRIORITY, help="urgent, high, normal or low."),
+    click.option("--max-attempts", type=ATTEMPTS, help="How often it is started at most."),
+    click.option("--unique", is_flag=True, help="Only one job of this handler and payload."),
+    click.option("--unique-key", type=UNIQUE_KEY, help="Only one job with this key."),
+    click.option("--unique-until", type=UNTIL, help="start or end of that job.  [default: end]"),
+    click.option("--unique-for", type=UNIQUE_FOR, help="That long from the enqueue, instead: 1h."),
+    click.option(
+        "--on-duplicate", type=ON_DUPLICATE, help="return, replace, error or skip.  [default: return]"
+    ),
+    click.option("--concurrency-group", type=GROUP, help="Jobs of which so many run at a time."),
+    click.option("--concurrency-limit", type=PLACES, help="How many.  [default group: the handler's name]"),
+    click.option("--cost-units", type=UNITS, help="What it takes of the budgets of its queue and group."),
+    click.option("--rate-limit", type=RATE, metavar="N/S", help="Starts in any window: 100/1s, 5/1m."),
+    click.option("--rate-key", type=RATE_KEY, help="Counted by this name.  [default: the handler's]"),
+    click.option("--tag", "tags", type=TAG, multiple=True, help="A name to find the job by; repeatable."),
+)
+
+
+def of_jobs(command: F) -> F:
+    """The options of one job, apart from when it is due."""
+    for option in reversed(_OF_JOBS):
+        command = option(command)
+    return command
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's options that were given."""
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    }
 
 
 def as_json(command: F) -> F:

@@ -39,6 +39,7 @@ COMMANDS = {
     "pause": ("queues", "pause"),
     "resume": ("queues", "resume"),
     "limit": ("limits", "limit"),
+    "schedule": ("schedule", "schedule"),
     "cancel": ("act", "cancel"),
     "retry": ("act", "retry"),
     "bury": ("act", "bury"),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from queuety.model import Event, Job, Priority
+from queuety.model import Event, Job, Priority, Schedule, Tick
 from queuety.redaction import redact_text
 
 JOB_KEYS = (
@@ -37,6 +37,49 @@ JOB_KEYS = (
 )
 
 
+SCHEDULE_KEYS = (
+    "key",
+    "handler",
+    "payload",
+    "job",
+    "state",
+    "cron",
+    "every_s",
+    "timezone",
+    "starts_at",
+    "ends_at",
+    "jitter_s",
+    "overlap",
+    "missed",
+    "missed_limit",
+    "next_at",
+    "buffered_at",
+    "last_at",
+    "last_job",
+    "paused_at",
+    "pause_reason",
+    "retired_at",
+    "broken",
+    "declared_by",
+    "created_at",
+    "changed_at",
+)
+
+TICK_KEYS = (
+    "schedule",
+    "at",
+    "kind",
+    "reason",
+    "job_id",
+    "through",
+    "ticks",
+    "ended",
+    "error",
+    "noted_at",
+    "ended_at",
+)
+
+
 def moment(at: datetime | None) -> str | None:
     """A time in RFC 3339, UTC."""
     if at is None:
@@ -47,6 +90,22 @@ def moment(at: datetime | None) -> str | None:
 def job_fields(job: Job) -> dict[str, Any]:
     """A job as the contract's JSON object."""
     return {key: plain(getattr(job, key)) for key in JOB_KEYS}
+
+
+def schedule_fields(schedule: Schedule) -> dict[str, Any]:
+    """A schedule as a JSON object; `job` holds the options of its jobs as they are given, not as they are stored."""
+    fields = {key: plain(getattr(schedule, key)) for key in SCHEDULE_KEYS}
+    job = dict(schedule.job)
+    if "priority" in job:
+        job["priority"] = plain(Priority(job["priority"]))
+    for name in ("backoff", "limits"):
+        if job.get(name):
+            job[name] = json.loads(job[name])
+    return {**fields, "job": job}
+
+
+def tick_fields(tick: Tick) -> dict[str, Any]:
+    return {key: plain(getattr(tick, key)) for key in TICK_KEYS}
 
 
 def event_fields(event: Event) -> dict[str, Any]:

@@ -163,6 +163,20 @@ def handlers(conn: Connection, ids: Sequence[int]) -> list[str]:
     ]
 
 
+def living_handlers(conn: Connection) -> set[str]:
+    """Names of all handlers that any worker has, of those that have shown life in the last minute."""
+    return {
+        row[0]
+        for row in conn.execute(
+            """
+            SELECT DISTINCT unnest(w.handlers)
+            FROM queuety.workers AS w
+            WHERE w.seen_at > statement_timestamp() - interval '1 minute'
+            """
+        )
+    }
+
+
 def listing(conn: Connection) -> list[WorkerRow]:
     """All processes that are registered, in the order of their ids. Index: jobs_leases."""
     rows = reader.rows(
