@@ -113,7 +113,7 @@ def test_an_application_without_schedules_does_without_cron():
     import subprocess
     import sys
 
-    script = "import sys; from queuety import Queuety; Queuety().declared; print('croniter' in sys.modules)"
+    script = "import sys; from queuety import Queuety; Queuety().declared; print('queuety.policy.cron' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
