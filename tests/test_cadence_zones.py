@@ -77,3 +77,23 @@ def test_ticks_around_a_clock_change_are_those_of_every_real_minute(zone: str, d
         assert found[1:] == ticks, f"{text}: next"
         assert rule.latest(first - MINUTE, last, 10_000) == ticks, f"{text}: latest"
         assert rule.count(first - MINUTE, last, 10_000) == len(ticks), f"{text}: count"
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"), [(zone, day) for zone, days in CHANGES.items() for day in days], ids=lambda value: value
+)
+def test_what_comes_on_the_day_of_a_change_only_is_found_from_years_away(zone: str, day: str):
+    date = datetime.fromisoformat(day)
+    first, last = (date.replace(tzinfo=UTC) + timedelta(days=days) for days in (-1000, 1000))
+    near = date.replace(tzinfo=UTC) - timedelta(days=2)
+
+    for text in ("*/30 * * * *", "30 0-3 * * *"):
+        minute, hour = text.split()[:2]
+        rule = made(f"{minute} {hour} {max(1, date.day - 1)}-{date.day} {date.month} *", zone)
+        found = [first]
+        while (tick := rule.next(found[-1])) is not None and tick <= last:
+            found.append(tick)
+
+        assert rule.next(first + timedelta(days=700)) == rule.next(near)
+        assert rule.latest(first, last, 10_000) == found[1:]
+        assert rule.count(first, last, 10_000) == len(found) - 1

@@ -165,11 +165,11 @@ class _Wall:
             if at == part.begin and self._due_in_gap(part):
                 yield at
                 at += SECOND
-            wall = self.cron.at_or_after(self._shown(part, at))
-            while wall is not None and wall <= part.last:
+            free = self._shown(part, at)
+            while (wall := self.cron.at_or_after(free)) is not None and wall <= part.last:
                 yield wall - part.offset
-                wall = self.cron.at_or_after(wall + SECOND)
-            at = self._onward(part, at, wall)
+                free = wall + SECOND
+            at = self._onward(part, free, wall)
 
     def backward(self, high: datetime) -> Iterator[datetime]:
         """Ticks <= high, the latest first."""
@@ -177,13 +177,13 @@ class _Wall:
         while at >= _ALL_TIME[0]:
             part = segment(self.zone, at)
             floor = self._shown(part, part.begin)
-            wall = self.cron.at_or_before(at + part.offset)
-            while wall is not None and wall >= floor:
+            free = at + part.offset
+            while (wall := self.cron.at_or_before(free)) is not None and wall >= floor:
                 yield wall - part.offset
-                wall = self.cron.at_or_before(wall - SECOND)
+                free = wall - SECOND
             if self._due_in_gap(part) and not (floor == part.first and self.cron.at_or_after(floor) == floor):
                 yield part.begin
-            at = self._back(part, at, wall)
+            at = self._back(part, free, wall)
 
     def _shown(self, part: Segment, at: datetime) -> datetime:
         """What the wall clock shows; for a fixed time, the repeated hour is over before it begins."""
@@ -198,22 +198,20 @@ class _Wall:
         return wall is not None and wall < part.first
 
     @staticmethod
-    def _onward(part: Segment, at: datetime, wall: datetime | None) -> datetime:
-        """Where to look next: the next segment, or shortly before the next match."""
-        if wall is None:
-            return _ALL_TIME[1]
-        # A clock put back after this could still show what was looked at just now.
-        if part.end - at < LARGEST_MOVE:
+    def _onward(part: Segment, free: datetime, wall: datetime | None) -> datetime:
+        """Where to look next, if nothing matches within free <= time < wall: shortly before `wall`."""
+        # A clock that is put back at the end of this segment shows times before `free` again.
+        if part.last - free < LARGEST_MOVE:
             return part.end
-        return max(part.end, wall - LARGEST_MOVE)
+        return _ALL_TIME[1] if wall is None else max(part.end, wall - LARGEST_MOVE)
 
     @staticmethod
-    def _back(part: Segment, at: datetime, wall: datetime | None) -> datetime:
-        if wall is None:
-            return _ALL_TIME[0] - SECOND
-        if at - part.begin < LARGEST_MOVE:
+    def _back(part: Segment, free: datetime, wall: datetime | None) -> datetime:
+        """Where to look next, if nothing matches within wall < time <= free: shortly after `wall`."""
+        # Before a clock was put back it had shown times after `free`.
+        if free + SECOND < part.seen:
             return part.begin - SECOND
-        return min(part.begin - SECOND, wall + LARGEST_MOVE)
+        return _ALL_TIME[0] - SECOND if wall is None else min(part.begin - SECOND, wall + LARGEST_MOVE)
 
 
 _MICROSECOND = timedelta(microseconds=1)
