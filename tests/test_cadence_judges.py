@@ -25,7 +25,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from queuety.policy.cadence import cadence
-from queuety.policy.cron import parse_cron
+from queuety.policy.fields import parse_cron
 from queuety.policy.zones import Segment, segment
 from tests import ROOT
 from tests.expressions import HOURS, ZONES, accepted, expressions, fields, moments

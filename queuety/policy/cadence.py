@@ -17,7 +17,8 @@ from itertools import islice, takewhile
 
 from queuety import units
 from queuety.errors import UsageError
-from queuety.policy.cron import Cron, check_cron, parse_cron
+from queuety.policy.cron import Cron
+from queuety.policy.fields import check_cron, parse_cron
 from queuety.policy.zones import FIRST_YEAR, LARGEST_MOVE, LAST_YEAR, SECOND, Segment, check_zone, segment
 
 __all__ = ["Cadence", "cadence", "check_cron", "check_every", "check_zone"]
