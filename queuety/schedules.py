@@ -73,6 +73,11 @@ class Schedules:
         with self._app._borrow() as conn:
             return schedules.listing(conn, handler=handler, limit=limit, after=after)
 
+    def counts(self) -> Mapping[str, int]:
+        """How many schedules are in which state."""
+        with self._app._borrow() as conn:
+            return stored.counts(conn)
+
     def history(self, key: str, *, kind: str | None = None, limit: int = 100) -> Sequence[Tick]:
         """The ticks of a schedule that ran, were skipped or failed, the latest first. kind: run, skip or fail."""
         if kind is not None and kind not in KINDS:

@@ -278,6 +278,23 @@ def test_run_can_wait_for_the_result(run: Run, database: str, tmp_path: Path):
         assert run("schedule", "run", "sums", "--wait").stdout == "3\n"
 
 
+def test_status_tells_how_many_schedules_are_in_which_state(run: Run, app: Queuety, conn: Connection):
+    assert "schedules" not in run("status").stdout
+    for key in ("a", "b", "over", "paused", "broken", "retired"):
+        app.schedules.add("report", name=key, every="1h")
+    app.schedules.pause("paused")
+    conn.execute("UPDATE queuety.schedules SET next_at = NULL WHERE key = 'over'")
+    conn.execute("UPDATE queuety.schedules SET broken = 'why' WHERE key = 'broken'")
+    conn.execute("UPDATE queuety.schedules SET retired_at = now() WHERE key = 'retired'")
+
+    assert "2 active, 1 broken, 1 over, 1 paused, 1 retired" in run("status").stdout
+    shown = json.loads(run("status", "--json").stdout)["schedules"]
+    assert shown == {"active": 2, "broken": 1, "over": 1, "paused": 1, "retired": 1}
+    assert {one.key: one.state for one in app.schedules.list() if one.key not in "ab"} == {
+        state: state for state in ("over", "paused", "broken", "retired")
+    }
+
+
 # ── preview ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +14,7 @@ from queuety import Handler, PayloadError, Queuety, UsageError
 from queuety.model import Missed, NewSchedule, Overlap, Priority
 from queuety.schedule import MAX_KEY
 from tests.apps import scheduled
+from tests.daemon import daemon
 from tests.test_cli import AWAY, Run, one_line, queuety
 from tests.test_cli import run as run
 
@@ -99,10 +102,10 @@ def test_a_declaration_keeps_what_it_was_given(app: Queuety):
     payload["a"] = 2
 
     assert [one.job.payload for one in app.declared] == ['{"a":1}']
-    assert [one.job.tags for one in app.declared] == [("first", "schedule:add")] * 1
+    assert [one.job.tags for one in app.declared] == [("first", "schedule:add")]
 
 
-def test_an_instance_may_leave_its_end_behind(app: Queuety):
+def test_a_declaration_may_have_ended(app: Queuety):
     """Code outlives its schedules: a pool must start the day after the last tick, too."""
     app.schedule("add", every=60, payload={"a": 1}, end=datetime(2020, 1, 1, tzinfo=UTC))
 
@@ -110,9 +113,6 @@ def test_an_instance_may_leave_its_end_behind(app: Queuety):
 
 
 def test_an_application_without_schedules_does_without_cron():
-    import subprocess
-    import sys
-
     script = "import sys; from queuety import Queuety; Queuety().declared; print('queuety.policy.cron' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -335,8 +335,6 @@ def test_a_pool_refuses_to_start_with_a_schedule_that_lacks_its_handler():
 
 
 def test_a_pool_warns_once_of_cron_schedules_whose_zone_nobody_names(database: str, tmp_path: Any):
-    from tests.daemon import daemon
-
     log = tmp_path / "log"
     with daemon(database, "--workers=2", app="tests.apps.scheduled:app", log=log) as pool:
         pool.ready(2)

@@ -28,6 +28,7 @@ def status(queues: tuple[str, ...] | None, json_: bool) -> None:
     with current().caller() as app:
         stats = app.stats()
         meters = app.meters()
+        schedules = app.schedules.counts()
     if queues is not None:
         meters = [meter for meter in meters if set(meter.queues) & set(queues)]
     rows = [row for row in stats.queues if queues is None or row.name in queues]
@@ -43,6 +44,7 @@ def status(queues: tuple[str, ...] | None, json_: bool) -> None:
                 "cancelled": stats.cancelled,
                 "buried": stats.buried,
                 "workers": stats.workers,
+                "schedules": schedules,
                 "queues": with_keys(rows, meters),
                 "keys": [as_json(meter) for meter in meters],
             }
@@ -57,6 +59,7 @@ def status(queues: tuple[str, ...] | None, json_: bool) -> None:
             ("cancelled", f"{stats.cancelled}{more} in 24 h"),
             ("buried", stats.buried),
             ("workers", stats.workers),
+            ("schedules", ", ".join(f"{number} {state}" for state, number in schedules.items())),
         ]
     )
     if rows:

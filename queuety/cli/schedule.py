@@ -47,7 +47,7 @@ def cadence_options(command: kinds.F) -> kinds.F:
 def schedule() -> None:
     """Schedules: which jobs are enqueued when.
 
-    Running pools enqueue them, or `queuety scheduler`.
+    Every running pool enqueues them, and so does a scheduler, a process of its own.
     """
 
 

@@ -73,6 +73,28 @@ def listing(
     return [_schedule(row) for row in rows]
 
 
+def counts(conn: Connection) -> dict[str, int]:
+    """How many schedules are in which state, of those there are; as `Schedule.state` says."""
+    rows = reader.rows(
+        conn,
+        """
+        SELECT
+            CASE
+                WHEN s.retired_at IS NOT NULL THEN 'retired'
+                WHEN s.broken IS NOT NULL THEN 'broken'
+                WHEN s.paused_at IS NOT NULL THEN 'paused'
+                WHEN s.next_at IS NULL AND s.buffered_at IS NULL THEN 'over'
+                ELSE 'active'
+            END AS state,
+            count(*)
+        FROM queuety.schedules AS s
+        GROUP BY state
+        ORDER BY state
+        """,
+    )
+    return {state: int(number) for state, number in rows}
+
+
 def declared(conn: Connection, declared_by: str) -> list[Schedule]:
     """Lock the schedules that an application declares, retired ones too, by key."""
     return _locked(conn, "s.declared_by = %(by)s", {"by": declared_by})
