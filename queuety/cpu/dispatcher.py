@@ -128,6 +128,10 @@ class Dispatcher:
 
     def _pause(self) -> float | None:
         """Seconds until there is something to do without being told."""
+        idle = any(worker.idle for worker in self.workers)
+        stopping, waiting = self._refusal is not None, bool(self._waiting)
+        if (idle and (waiting or stopping)) or (waiting and stopping):
+            return 0.0  # a worker has answered while this turn gave it its call
         if self._corpses:
             return _REAP_S
         moments = [worker.acts_by for worker in self.workers if worker.acts_by is not None]

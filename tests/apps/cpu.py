@@ -1,0 +1,192 @@
+"""Functions for CPU pools: good ones and all kinds of bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def size(value: Any) -> int:
+    return len(value)
+
+
+async def wait_and_add(a: int, b: int) -> int:
+    await asyncio.sleep(0.01)
+    return a + b
+
+
+class Shop:
+    @staticmethod
+    def price(cents: int) -> str:
+        return f"{cents / 100:.2f}"
+
+
+NOT_A_FUNCTION = 7
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def nap(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def note(path: str, text: str, seconds: float = 0.0) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{text}\n")
+    time.sleep(seconds)
+
+
+def wait_for(path: str) -> int:
+    """Until the file is there."""
+    while not Path(path).exists():
+        time.sleep(0.005)
+    return os.getpid()
+
+
+def burn(rounds: int) -> int:
+    """Fixed work that never lets go of the interpreter for long by itself."""
+    total = 0
+    for number in range(rounds):
+        total += number * number % 7
+    return total
+
+
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def signal_myself(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def leave_a_fork_that_holds_everything_open() -> None:
+    if os.fork() == 0:
+        os.setpgid(0, 0)
+        time.sleep(20)
+        os._exit(0)
+    os._exit(4)
+
+
+def close_everything() -> None:
+    os.closerange(3, 256)
+
+
+def write_everywhere() -> None:
+    for descriptor in range(3, 256):
+        try:
+            os.write(descriptor, b"nonsense that is longer than a head")
+        except OSError:
+            continue
+    time.sleep(60)
+
+
+def start_a_child(path: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    Path(path).write_text(str(child.pid))
+    time.sleep(60)
+
+
+class OutOfStock(Exception):
+    def __init__(self, article: str) -> None:
+        super().__init__(article)
+        self.article = article
+        self.left = 0
+
+
+class Unpicklable(Exception):
+    def __init__(self) -> None:
+        super().__init__("cannot travel")
+        self.open = lambda: None
+
+
+class TwoArguments(Exception):
+    """Pickles, but cannot be unpickled: it keeps one argument and takes two."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def out_of_stock(article: str) -> None:
+    raise OutOfStock(article)
+
+
+def fail(kind: str) -> None:
+    kinds: dict[str, type[BaseException]] = {
+        "SystemExit": SystemExit,
+        "KeyboardInterrupt": KeyboardInterrupt,
+        "GeneratorExit": GeneratorExit,
+        "CancelledError": asyncio.CancelledError,
+        "StopIteration": StopIteration,
+        "Unpicklable": Unpicklable,
+        "NoText": NoText,
+    }
+    if kind == "TwoArguments":
+        raise TwoArguments("kept", "as one")
+    raise kinds[kind]()
+
+
+def local_class() -> object:
+    class Local:
+        pass
+
+    return Local()
+
+
+def a_lambda() -> object:
+    return lambda: None
+
+
+class Trap:
+    """Pickles here, and fails when it is unpickled anywhere."""
+
+    def __reduce__(self) -> Any:
+        return (_spring, ())
+
+
+def _spring() -> None:
+    raise ValueError("the trap")
+
+
+def trap() -> Trap:
+    return Trap()
+
+
+def chance(number: int, seed: int) -> int:
+    """Crash, raise, take long or return, by a draw of its own."""
+    draw = random.Random(seed * 100_003 + number).random()
+    if draw < 0.02:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if draw < 0.03:
+        os._exit(0)
+    if draw < 0.05:
+        raise OutOfStock(str(number))
+    return number
