@@ -90,7 +90,7 @@ def install(node: str | None, npm: str | None) -> str:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(JUDGES / name, beside)
         said = subprocess.run(
-            [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"],
+            [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"],
             cwd=beside,
             capture_output=True,
             text=True,
