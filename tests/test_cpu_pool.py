@@ -358,7 +358,6 @@ def test_a_stopped_process_is_over_its_limit_too(single):
         (("leave", 0), 0, None, "ended with exit code 0"),
         (("segfault",), None, signal.SIGSEGV, "was killed by SIGSEGV"),
         (("signal_myself", signal.SIGKILL), None, signal.SIGKILL, "was killed by SIGKILL"),
-        (("leave_a_fork_that_holds_everything_open",), 4, None, "ended with exit code 4"),
     ],
 )
 def test_a_crash_is_its_callers_alone(pool, tmp_path, call, code, number, says):
@@ -372,17 +371,27 @@ def test_a_crash_is_its_callers_alone(pool, tmp_path, call, code, number, says):
     assert pool.run_blocking(F + "add", 1) == 1
     (tmp_path / "go").write_text("x")
     assert other.ended().error is None
-    _end_of_forks()
 
 
-def _end_of_forks() -> None:
-    """End what a test's function has forked away into a group of its own."""
-    for process in psutil.process_iter():
-        try:
-            if process.ppid() == 1 and "queuety.cpu.worker" in " ".join(process.cmdline()):
-                process.kill()
-        except psutil.Error:
-            continue
+def test_a_system_without_waitid_tells_how_a_worker_died_too(single, monkeypatch):
+    monkeypatch.delattr(os, "waitid")
+
+    with pytest.raises(WorkerCrashed, match="exit code 3"):
+        single.run_blocking(F + "leave", 3)
+    with pytest.raises(WorkerCrashed, match="SIGKILL"):
+        single.run_blocking(F + "signal_myself", signal.SIGKILL)
+    with pytest.raises(CallTimeout):
+        single.run_blocking(F + "nap", 60, timeout=0.1)
+
+    assert single.run_blocking(F + "add", 1) == 1
+
+
+def test_a_dead_worker_is_seen_though_a_fork_of_it_holds_its_socket_open(single, tmp_path):
+    with pytest.raises(WorkerCrashed, match="ended with exit code 4"):
+        single.run_blocking(F + "leave_a_fork_that_holds_everything_open", str(tmp_path / "pid"))
+
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert single.run_blocking(F + "add", 1) == 1
 
 
 @pytest.mark.parametrize("name", ["close_everything", "write_everywhere"])

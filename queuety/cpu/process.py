@@ -135,6 +135,9 @@ class WorkerProcess:
 
     def end(self) -> End | None:
         """How the process has ended, or None while it lives. It stays a zombie, so its number is not given away."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13; there it is no zombie any more
+            code = self._popen.poll()
+            return code if code is None else End(code=code) if code >= 0 else End(signal=-code)
         try:
             info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # somebody else in this process waited for it
@@ -155,8 +158,8 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill the process and all of its group: what a function has started and left in it."""
         with contextlib.suppress(ProcessLookupError, PermissionError, ChildProcessError):
-            # A number that was waited for may be somebody else's by now.
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if hasattr(os, "waitid"):  # a number that was waited for may be somebody else's by now
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             os.killpg(self.pid, signal.SIGKILL)
         self.link.close()
         self._outbox.clear()

@@ -83,11 +83,13 @@ def signal_myself(number: int) -> None:
     time.sleep(60)
 
 
-def leave_a_fork_that_holds_everything_open() -> None:
-    if os.fork() == 0:
+def leave_a_fork_that_holds_everything_open(path: str) -> None:
+    """Exit, while a fork in a group of its own lives on."""
+    if (child := os.fork()) == 0:
         os.setpgid(0, 0)
-        time.sleep(20)
+        time.sleep(30)
         os._exit(0)
+    Path(path).write_text(str(child))
     os._exit(4)
 
 
