@@ -62,16 +62,12 @@ class Declaration:
 
 def declare(app: Queuety, name: str, given: Mapping[str, Any]) -> Declaration:
     """Check a declaration, but for its handler and so the payload's fit, if that is registered later."""
-    kept = {option: _kept(value) for option, value in given.items()}
-    new = new_schedule(app, name, kept)
-    return Declaration(new.job.handler, {**kept, "name": new.key})
-
-
-def _kept(value: Any) -> Any:
-    """A value that can be read again later, whatever its owner does with it meanwhile."""
-    if isinstance(value, Iterator):
-        return tuple(value)
-    return copy.deepcopy(value) if isinstance(value, (Mapping, list, set)) else value
+    given = {
+        option: tuple(value) if isinstance(value, Iterator) else value for option, value in given.items()
+    }
+    new = new_schedule(app, name, given)
+    # Copied, since it is read again at the start, whatever its owner does with it meanwhile.
+    return Declaration(new.job.handler, {**copy.deepcopy(given), "name": new.key})
 
 
 def declared(app: Queuety, declarations: Iterable[Declaration]) -> list[NewSchedule]:

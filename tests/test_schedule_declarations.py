@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -166,6 +167,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"every": "1h", "payload": {"b": 1}}, r"add\(\) is missing the argument a"),
     ({"every": "1h", "payload": {"a": 1, "c": 1}}, r"add\(\) has no argument 'c'"),
     ({"every": "1h", "payload": {"a": float("nan")}}, "payload.a"),
+    ({"every": "1h", "payload": {"a": threading.Lock()}}, "payload.a"),
 ]  # fmt: skip
 
 
