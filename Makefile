@@ -14,11 +14,14 @@ $(BIN)/queuety: pyproject.toml
 demo: $(BIN)/queuety
 	$(BIN)/queuety demo
 
+# The tests start thousands of interpreters; what they import is compiled once, whatever the shell would have.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Real processes on a shared machine now and then miss a deadline: a failed test is run once more, and counted as a rerun.
 # Most tests wait rather than compute, so more of them run at once than there are processors; those that measure go first.
 test: $(BIN)/queuety lint types
-	$(BIN)/python -m pytest -m "alone and not soak" --reruns 1
-	$(BIN)/python -m pytest -m "not alone and not soak" --reruns 1 -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -m "alone and not soak" --reruns 1 -rfER
+	$(BIN)/python -m pytest -m "not alone and not soak" --reruns 1 -rfER -n $(JOBS) --dist worksteal
 
 lint: $(BIN)/queuety
 	$(BIN)/ruff check .
