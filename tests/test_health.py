@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from queuety import Queuety
+from queuety.features import schedules
 from queuety.features.doctor import Check, Level
 from queuety.features.why import Reason
+from queuety.model import NewJob, NewSchedule
 from queuety.policy.profile import CLASSES
 from queuety.store import claims, profiles, workers
 from queuety.store.claims import Budgets, Want
@@ -452,6 +454,27 @@ def test_a_transaction_that_is_open_for_long_is_told(app, database, conn, monkey
         [check] = found(app, "transactions", Level.WARN)
 
     assert "end it" in check.text
+
+
+def test_a_tick_that_nobody_runs_and_a_broken_schedule_fail(app, conn):
+    def looks() -> list[Check]:
+        return [check for check in app.doctor() if check.name == "schedules"]
+
+    assert looks() == []
+    schedules.add(conn, NewSchedule("nightly", NewJob("ok", "{}"), every_s=60.0))
+    assert [check.level for check in looks()] == [Level.OK]
+
+    conn.execute("UPDATE queuety.schedules SET next_at = now() - interval '5 minutes'")
+    [late] = looks()
+    schedules.pause(conn, "nightly")
+    schedules.add(conn, NewSchedule("odd", NewJob("ok", "{}"), every_s=60.0))
+    conn.execute("UPDATE queuety.schedules SET broken = 'no such zone' WHERE key = 'odd'")
+    [broken] = looks()
+
+    assert late.level is Level.FAIL
+    assert "due for 5 min and nobody runs it" in late.text
+    assert broken.level is Level.FAIL
+    assert "odd is broken: no such zone" in broken.text
 
 
 def test_doctor_of_the_command_line(app, conn, run):

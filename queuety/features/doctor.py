@@ -12,7 +12,7 @@ from queuety.errors import DatabaseUnreachable, QueuetyError, SchemaMismatch
 from queuety.features import pools
 from queuety.features.why import span
 from queuety.policy.admission import PRESSED
-from queuety.store import capacity, claims, connect, queues, schema, standing
+from queuety.store import capacity, claims, connect, queues, schedules, schema, standing
 from queuety.store.standing import Process
 
 MB = 1 << 20
@@ -49,7 +49,17 @@ def examine(url: Callable[[], str]) -> list[Check]:
         if any(check.level is Level.FAIL for check in checks):
             return checks  # the rest speaks of our own tables
         processes = standing.processes(conn)
-        for look in (_server, _connections, _partitions, _leases, _workers, _queues, _parked, _memory):
+        for look in (
+            _server,
+            _connections,
+            _partitions,
+            _leases,
+            _workers,
+            _queues,
+            _parked,
+            _memory,
+            _schedules,
+        ):
             try:
                 checks += look(conn, processes)
             except connect.Trouble as error:
@@ -274,6 +284,22 @@ def _memory(conn: connect.Connection, processes: list[Process]) -> Iterator[Chec
             yield Check("memory", Level.WARN, text, {"pool": keeper.name, "available": available})
     if well:
         yield Check("memory", Level.OK, "no pool has told of too little")
+
+
+def _schedules(conn: connect.Connection, _: list[Process]) -> Iterator[Check]:
+    found = schedules.standing(conn)
+    figures = {"active": found.active, "broken": len(found.broken), "late_s": found.late_s}
+    for key, reason in found.broken[:FEW]:
+        text = f"{key} is broken: {reason}; replace it, or mend it and: queuety schedule resume {key}"
+        yield Check("schedules", Level.FAIL, text, {"schedule": key, **figures})
+    if len(found.broken) > FEW:
+        yield Check("schedules", Level.FAIL, f"{len(found.broken)} are broken in all", figures)
+    if found.late_s > LATE_S:
+        text = f"a tick has been due for {span(found.late_s)} and nobody runs it: start a pool or `queuety scheduler`"
+        yield Check("schedules", Level.FAIL, text, figures)
+    elif found.active and not found.broken:
+        count = f"{found.active} {'is' if found.active == 1 else 'are'} active"
+        yield Check("schedules", Level.OK, f"{count}, and no tick is late", figures)
 
 
 def _jobs(count: int) -> str:

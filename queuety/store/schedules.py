@@ -320,6 +320,34 @@ def history(conn: Connection, key: str, *, kind: str | None = None, limit: int =
     return [_tick(row) for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the schedules stand. late_s: seconds for which the longest due tick has been due.  broken: key and why."""
+
+    active: int
+    late_s: float
+    broken: list[tuple[str, str]]
+
+
+def standing(conn: Connection) -> Standing:
+    """Look how the schedules stand, for people."""
+    row = conn.execute(
+        """
+        SELECT
+            count(*) FILTER (WHERE s.broken IS NULL),
+            coalesce(
+                extract(EPOCH FROM statement_timestamp() - min(s.next_at) FILTER (WHERE s.broken IS NULL))::float8, 0
+            ),
+            array_agg(s.key ORDER BY s.key) FILTER (WHERE s.broken IS NOT NULL),
+            array_agg(s.broken ORDER BY s.key) FILTER (WHERE s.broken IS NOT NULL)
+        FROM queuety.schedules AS s
+        WHERE s.paused_at IS NULL AND s.retired_at IS NULL
+        """
+    ).fetchone()
+    assert row is not None
+    return Standing(row[0], max(0.0, row[1]), list(zip(row[2] or [], row[3] or [], strict=True)))
+
+
 def prune(conn: Connection, days: int, limit: int = 5000) -> int:
     """Forget ticks noted more than so many days ago, at most `limit`; 0 days: keep. Index: schedule_ticks_noted."""
     if not days:
