@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from queuety.cli.main import COMMANDS, main
-from queuety.cli.output import JOB_KEYS
+from queuety.plain import JOB_KEYS
 from tests import ROOT
 
 QUEUETY = str(Path(sys.executable).parent / "queuety")

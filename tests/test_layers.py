@@ -29,6 +29,7 @@ HEIGHT = {
     "conversion": 2,
     "payload": 3,
     "settings": 3,
+    "plain": 3,
     "policy": 4,
     "store": 4,
     "embedded": 4,
@@ -43,6 +44,7 @@ HEIGHT = {
     "app": 9,
     "loading": 10,
     "demo": 11,
+    "web": 11,
     "cli": 12,
 }
 STRANGERS = [("store", "policy"), ("policy", "store"), ("store", "embedded"), ("embedded", "store")]
@@ -55,6 +57,10 @@ HOMES = {
     "croniter": set(),  # a judge in the tests
     "psutil": {"process"},
     "setproctitle": {"process"},
+    "starlette": {"web"},
+    "uvicorn": {"web"},
+    "sse_starlette": {"web"},
+    "anyio": {"web"},
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from queuety import PayloadError, Queuety, ScheduleExists, ScheduleNotFound, UsageError, WrongState
 from queuety.cli.main import main
-from queuety.cli.output import SCHEDULE_KEYS, TICK_KEYS
+from queuety.plain import SCHEDULE_KEYS, TICK_KEYS
 from queuety.store import workers
 from queuety.store.connect import Connection
 from tests.daemon import daemon, until

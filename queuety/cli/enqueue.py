@@ -9,8 +9,9 @@ import click
 
 from queuety.cli import bulk, kinds, payloads
 from queuety.cli.invocation import current
-from queuety.cli.output import job_fields, print_json, say, talk
+from queuety.cli.output import print_json, say, talk
 from queuety.errors import UsageError, WrongState
+from queuety.plain import job_fields
 
 if TYPE_CHECKING:
     from queuety.handle import JobHandle

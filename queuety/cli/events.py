@@ -11,7 +11,8 @@ import click
 
 from queuety.cli import kinds
 from queuety.cli.invocation import current
-from queuety.cli.output import event_fields, print_json, say
+from queuety.cli.output import print_json, say
+from queuety.plain import event_fields
 
 if TYPE_CHECKING:
     from queuety.app import Queuety

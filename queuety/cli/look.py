@@ -9,7 +9,8 @@ import click
 from queuety.cli import kinds
 from queuety.cli.invocation import current
 from queuety.cli.limits import print_meters
-from queuety.cli.output import job_fields, plain, print_json, print_pairs, print_table, say, span
+from queuety.cli.output import print_json, print_pairs, print_table, say, span
+from queuety.plain import job_fields, plain
 
 
 @click.command()

@@ -10,7 +10,8 @@ from queuety.cli import kinds
 from queuety.cli.invocation import current
 from queuety.cli.limits import print_meters
 from queuety.cli.look import print_queues, with_keys
-from queuety.cli.output import moment, print_json, say
+from queuety.cli.output import print_json, say
+from queuety.plain import moment
 
 
 @click.command()

@@ -10,8 +10,9 @@ import click
 
 from queuety.cli import kinds, payloads, several
 from queuety.cli.invocation import current
-from queuety.cli.output import moment, print_json, print_table, say, schedule_fields, talk, tick_fields
+from queuety.cli.output import print_json, print_table, say, talk
 from queuety.errors import ScheduleNotFound, UsageError
+from queuety.plain import moment, schedule_fields, tick_fields
 from queuety.units import seconds_text
 
 if TYPE_CHECKING:
