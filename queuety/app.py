@@ -14,6 +14,7 @@ from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
 from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
 from queuety.limits import new_limits
+from queuety.listeners import Callback, Listeners, check_kinds
 from queuety.model import Event, Job, NewJob, NewSchedule, State
 from queuety.names import check_name
 from queuety.payload import dumps
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callback)
 
 
 class Decorator(Protocol):
@@ -71,6 +73,7 @@ class Queuety:
         self.settings = Settings.load(given)
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._declared: dict[str, Declaration] = {}
+        self.listeners = Listeners()  # of its schedules' events
         self._url: str | None = self.settings.database_url
         self._embedded: Any = None
         self._pool: Pool | None = None
@@ -178,6 +181,29 @@ class Queuety:
         if one.key in self._declared:
             raise UsageError(f"there are two schedules {one.key!r}", "give one of them name=…")
         self._declared[one.key] = one
+
+    @overload
+    def on_schedule(self, callback: F, /) -> F: ...
+    @overload
+    def on_schedule(self, /, *events: str) -> Callable[[F], F]: ...
+    def on_schedule(self, /, *events: Any) -> Any:
+        """Register a callback for what becomes of schedules' ticks: `@app.on_schedule("fail")`.
+
+        events: "run" (a tick's job is written), "skip", "done" (the job completed), "fail"; several, or none for all.
+        It is called with a ScheduleEvent, in the process of `queuety --app … scheduler` and nowhere else: each event
+        once over all schedulers, or never, if that process dies in between or a pool ticked in its place. In a thread
+        of its own, one call at a time: what it raises is logged, and a tick never waits for it.
+        """
+        if len(events) == 1 and not isinstance(events[0], str):
+            self.listeners.add((), events[0])
+            return events[0]
+        check_kinds(events)
+
+        def register(callback: F) -> F:
+            self.listeners.add(events, callback)
+            return callback
+
+        return register
 
     @property
     def declared(self) -> list[NewSchedule]:

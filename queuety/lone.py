@@ -61,7 +61,7 @@ class LoneWorker:
             url=app.url,
             queues=tuple(self._queues),
             weights=self._queues,
-            load=lambda: app.handlers,
+            load=lambda: app,
             settings=app.settings,
             name=socket.gethostname(),
             mode=mode,

@@ -272,6 +272,28 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleEvent:
+    """What became of a tick, as callbacks are told it (see Queuety.on_schedule).
+
+    kind: run (its job is written), skip, done (the job completed) or fail.  schedule: the key.  at: the tick.
+    job_id: the tick's job, if it has one.  reason: why it was skipped or failed, or "by hand".
+    phase: of a fail, where: "schedule" (the next tick cannot be computed), "enqueue" (the job was refused) or "run"
+    (the job was buried or cancelled; `error` says more).  through, ticks: the last of several ticks in a row that
+    were skipped for one reason, and how many they are.
+    """
+
+    kind: str
+    schedule: str
+    at: datetime
+    job_id: int | None = None
+    reason: str | None = None
+    error: dict[str, Any] | None = None
+    phase: str | None = None
+    through: datetime | None = None
+    ticks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One line of a job's journal."""
 

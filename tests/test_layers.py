@@ -22,6 +22,7 @@ HEIGHT = {
     "units": 1,
     "redaction": 1,
     "names": 2,
+    "listeners": 2,
     "unique": 2,
     "limits": 3,
     "texts": 2,

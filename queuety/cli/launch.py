@@ -18,7 +18,8 @@ from queuety.errors import UsageError
 from queuety.settings import Settings
 
 if TYPE_CHECKING:
-    from queuety.process.plan import Plan, Registry
+    from queuety.app import Queuety
+    from queuety.process.plan import Plan
     from queuety.process.supervisor import Summary
 
 log = logging.getLogger("queuety.pool")
@@ -57,8 +58,8 @@ def run(
         with _stoppable(), preflight.checked(settings, directory, schedules=fires) as checked:
             load = _loader(settings.app, checked.settings, directory)
             if preload:
-                handlers = load()
-                load = lambda: handlers  # noqa: E731 - imported once, here, for all workers
+                app = load()
+                load = lambda: app  # noqa: E731 - imported once, here, for all workers
             url = checked.settings.database_url or ""
             ready = Plan(url=url, load=load, settings=checked.settings, preload=preload, **plan)
             preflight.warn_of_connections(
@@ -76,11 +77,11 @@ def run(
         sys.stdout, sys.stderr = streams  # our own words that cannot be written are an error again
 
 
-def _loader(target: str, settings: Settings, directory: Path) -> Callable[[], Registry]:
-    def load() -> Registry:
+def _loader(target: str, settings: Settings, directory: Path) -> Callable[[], Queuety]:
+    def load() -> Queuety:
         app = loading.load(target, directory)
         loading.bind(app, settings)
-        return app.handlers
+        return app
 
     return load
 

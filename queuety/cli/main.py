@@ -26,6 +26,7 @@ log = logging.getLogger("queuety.cli")
 COMMANDS = {
     "work": ("pool", "work"),
     "flush": ("pool", "flush"),
+    "scheduler": ("scheduler", "scheduler"),
     "recover": ("act", "recover"),
     "enqueue": ("enqueue", "enqueue"),
     "status": ("look", "status"),
@@ -59,7 +60,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] in ("work", "flush"):
+        if args and args[0] in ("work", "flush", "scheduler"):
             _let_stop(ctx)
         return super().resolve_command(ctx, args)
 

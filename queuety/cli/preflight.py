@@ -4,24 +4,21 @@ All of it happens in a forked child that ends afterwards: the process that becom
 neither user code nor database code. Child and parent take turns in JSON lines over a socket:
 
     child   {"own": {setting: value}}       what the application's code gave to Queuety(…)
-    parent  {"url": "…", "embedded": true, "schedules": true}  where the queue lives, once all was considered, and
-                                            whether to write the schedules that the code declares
-    child   {"handlers": 3, "free": 97, "zoneless": ["nightly"], "synced": {"added": ["nightly"], …}}  all is well;
-                                            cron schedules without a zone, and what was written
+    parent  {"url": "…", "embedded": true}  where the queue lives, once all was considered
+    child   {"handlers": 3, "free": 97, "zoneless": ["nightly"]}  all is well, and cron schedules without a zone
     child   {"error": [kind, message, hint]}  at either turn: the end
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,9 +29,7 @@ from queuety.redaction import redact_text
 from queuety.settings import Settings
 
 if TYPE_CHECKING:
-    from queuety.app import Queuety
     from queuety.embedded import Embedded
-    from queuety.store.connect import Connection
 
 log = logging.getLogger("queuety.preflight")
 
@@ -83,15 +78,14 @@ def checked(settings: Settings, directory: Path, *, schedules: bool = False) -> 
 
                 server = embedded.start()
                 settings = loading.adopt(settings, {"database_url": server.url})
-            where = {"url": settings.database_url, "embedded": server is not None, "schedules": schedules}
-            _tell(wire, where)
+            _tell(wire, {"url": settings.database_url, "embedded": server is not None})
             found = _hear(wire)
         _end(pid)
         pid = 0
         if not found["handlers"]:
             log.warning("the application %s has no handlers: nothing can be run", settings.app)
         if schedules:
-            _tell_schedules(settings.app or "", found["zoneless"], found["synced"])
+            warn_of_zones(found["zoneless"])
         yield Checked(settings, server, found["free"])
     finally:
         if pid:
@@ -100,6 +94,16 @@ def checked(settings: Settings, directory: Path, *, schedules: bool = False) -> 
             _end(pid)
         if server is not None:
             server.release()
+
+
+def warn_of_zones(zoneless: Sequence[str]) -> None:
+    """Say which cron schedules are read in UTC for want of a zone."""
+    if zoneless:
+        log.warning(
+            "no time zone is named for the schedule %s: its cron expression is read in UTC; give it timezone=…, or "
+            "set QUEUETY_TIMEZONE",
+            ", ".join(map(repr, zoneless)),
+        )
 
 
 def warn_of_connections(checked: Checked, workers: int, option: str) -> None:
@@ -113,25 +117,6 @@ def warn_of_connections(checked: Checked, workers: int, option: str) -> None:
             needed,
             checked.free,
             option,
-        )
-
-
-def _tell_schedules(app: str, zoneless: list[str], synced: dict[str, list[str]]) -> None:
-    """Log what the start has made of the declared schedules."""
-    done = [f"{len(synced[word])} {word}" for word in ("added", "changed", "retired") if synced[word]]
-    if done:
-        log.info("schedules of %s: %s", app, ", ".join(done))
-    if synced["taken"]:
-        log.warning(
-            "%s now declares what another application has declared: %s; if both go on, the one that starts last wins",
-            app,
-            ", ".join(synced["taken"]),
-        )
-    if zoneless:
-        log.warning(
-            "no time zone is named for the schedule %s: its cron expression is read in UTC; give it timezone=…, or "
-            "set QUEUETY_TIMEZONE",
-            ", ".join(map(repr, zoneless)),
         )
 
 
@@ -209,25 +194,26 @@ def _answer(wire: Any, settings: Settings, directory: Path) -> None:
     if not text:  # the parent is gone
         return
     asked = json.loads(text)
+    free = check_database(asked["url"], embedded=asked["embedded"])
+    _tell(wire, {"handlers": len(app.handlers), "free": free, "zoneless": app.zoneless})
+
+
+def check_database(url: str, *, embedded: bool) -> int | None:
+    """Promise that a database can be worked with; returns how many connections it has to spare, None: nobody knows.
+
+    embedded: it is ours to migrate.
+    """
     from queuety.store import capacity, connect, schema
 
-    if asked["embedded"]:
+    if embedded:
         from queuety.store import migrations
 
-        migrations.migrate(asked["url"])
-    with connect.connect(asked["url"], name="queuety preflight") as conn:
+        migrations.migrate(url)
+    with connect.connect(url, name="queuety preflight") as conn:
         schema.check_schema(conn)
         schema.check_writable(conn)
         schema.check_rights(conn)
-        synced = _sync(conn, app, settings.app or "") if asked["schedules"] else {}
-        free = capacity.spare(conn)
-    _tell(wire, {"handlers": len(app.handlers), "free": free, "zoneless": app.zoneless, "synced": synced})
-
-
-def _sync(conn: Connection, app: Queuety, name: str) -> dict[str, list[str]]:
-    from queuety.features import schedules
-
-    return dataclasses.asdict(schedules.sync(conn, app.declared, name))
+        return capacity.spare(conn)
 
 
 def _die_with(parent: int) -> None:

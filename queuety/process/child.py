@@ -8,12 +8,13 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 
 from queuety.errors import DatabaseUnreachable, QueuetyError
 from queuety.process import host
 from queuety.process.ledger import Ledger, Page
 from queuety.process.output import protect
-from queuety.process.plan import Plan
+from queuety.process.plan import Mode, Plan
 from queuety.process.titles import title
 from queuety.process.wire import Wire
 
@@ -33,8 +34,10 @@ def worker(plan: Plan, page: Page, poke_fd: int, done: int) -> int:
 
         if plan.max_jobs:
             plan = dataclasses.replace(plan, max_jobs=plan.max_jobs - done)
-        own = Worker(plan, plan.load(), page, poke_fd=poke_fd)
-        _start(own.start, plan)
+        app = plan.load()
+        declared = app.declared if plan.mode is Mode.WORK else None
+        own = Worker(plan, app.handlers, page, poke_fd=poke_fd)
+        _start(lambda: own.start(declared), plan)
         own.loop()
     except QueuetyError as error:
         page.text = str(error)
@@ -54,9 +57,8 @@ def keeper(plan: Plan, ledger: Ledger, wire: Wire, poke_fd: int, before: int) ->
     return 0
 
 
-def _start(start: object, plan: Plan) -> None:
+def _start(start: Callable[[], None], plan: Plan) -> None:
     """Start, waiting with growing pauses for a database that is away or has no connection to spare."""
-    assert callable(start)
     parent, pause = os.getppid(), 0.2
     while True:
         try:

@@ -216,14 +216,24 @@ class Page:
 
 
 class Ledger:
-    """All pages of a pool. Untouched pages cost no memory."""
+    """All pages of a pool, and a word of the pool itself behind them. Untouched pages cost no memory."""
 
     def __init__(self, pages: int) -> None:
-        self._map = mmap.mmap(-1, pages * PAGE)
+        self._map = mmap.mmap(-1, pages * PAGE + 8)
         buffer = memoryview(self._map)
+        self._words = buffer[pages * PAGE :].cast("q")
         self.pages = [Page(buffer, index, self) for index in range(pages)]
         for page in self.pages:
             page.current = -1
+
+    @property
+    def declared(self) -> int:
+        """What the schedules were that a worker of the pool has written last (see declared.digest); 0: none has."""
+        return self._words[0]
+
+    @declared.setter
+    def declared(self, value: int) -> None:
+        self._words[0] = value
 
     def __iter__(self) -> Iterator[Page]:
         """The pages in use."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from queuety.policy.scale import Limits
 
 if TYPE_CHECKING:
+    from queuety.app import Queuety
     from queuety.handler import Handler
     from queuety.settings import Settings
 
@@ -32,16 +33,16 @@ class Plan:
     """What a pool is to do.
 
     url: libpq URL or keyword string.  queues: in order of precedence.  weights: of each queue;
-    0, or none at all: strict.  load: imports the application and returns
-    its handlers; called in each worker after the fork.  max_jobs: a lone worker ends the command after exactly so
-    many jobs; 0: no such end.  max_time_s: the command ends after so many seconds; 0: no such end.
+    0, or none at all: strict.  load: imports the application; called in each worker after the fork.
+    max_jobs: a lone worker ends the command after exactly so many jobs; 0: no such end.
+    max_time_s: the command ends after so many seconds; 0: no such end.
     until: when that will be, in seconds of the monotonic clock; 0 until the supervisor has begun.
     limits: of an adaptive pool, which begins with their minimum; None: it has `workers` until somebody says otherwise.
     """
 
     url: str
     queues: tuple[str, ...]
-    load: Callable[[], Registry]
+    load: Callable[[], Queuety]
     settings: Settings
     name: str
     workers: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from time import monotonic
 
 from queuety.model import Tick
@@ -27,6 +28,7 @@ class Ticker:
         self._follow_s = FOLLOW_OWN_S if own else FOLLOW_S
         self._fire_at = math.inf
         self._behind_s = 0.0
+        self._elsewhere = False  # a scheduler looks after the schedules
         self._follow_at = math.inf
         self._followed_to = 0
         self._revise_at = math.inf
@@ -40,29 +42,34 @@ class Ticker:
         """Look when the next tick is due."""
         found = schedules.next_due(conn)
         now = monotonic()  # after the answer: earlier it would fire too early, for nothing
-        self._behind_s = STAND_BACK_S if found.elsewhere and not self._own else 0.0
+        self._elsewhere = found.elsewhere and not self._own
+        self._behind_s = STAND_BACK_S if self._elsewhere else 0.0
         self._fire_at = math.inf if found.in_s is None else now + max(0.0, found.in_s + self._behind_s)
         if not found.any:
             self._follow_at = self._revise_at = math.inf
         elif self._revise_at == math.inf:
             self._follow_at = self._revise_at = now
 
-    def act(self, conn: Connection, now: float) -> list[Tick]:
-        """Do what is due, each in transactions of its own; returns what became of ticks."""
+    def act(self, conn: Connection, now: float, told: Callable[[Tick], None] = lambda _: None) -> None:
+        """Do what is due, each in transactions of its own.
+
+        told: called with each tick that has run, was skipped or failed, or whose job has ended, once that is committed.
+        """
         from queuety.features import ticking  # here: a pool without schedules does without cron
 
-        told: list[Tick] = []
         if now >= self._fire_at:
             fired = ticking.fire(conn, behind_s=self._behind_s)
-            told += fired.ticks
+            for tick in fired.ticks:
+                told(tick)
             self.look(conn)
             if not fired.ticks and self._fire_at <= monotonic():
                 self._fire_at = now + AGAIN_S
         if now >= self._follow_at:
-            ended, self._followed_to = ticking.follow(conn, self._followed_to)
-            told += ended
+            if not self._elsewhere:  # each end is told once: to whom has callbacks for it
+                ended, self._followed_to = ticking.follow(conn, self._followed_to)
+                for tick in ended:
+                    told(tick)
             self._follow_at = now + (AGAIN_S if self._followed_to else self._follow_s)
         if now >= self._revise_at:
             self._revised_to = ticking.revise(conn, self._revised_to)
             self._revise_at = now + (REVISE_AGAIN_S if self._revised_to else REVISE_S)
-        return told

@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from queuety.policy.guard import SHORTEST_S, next_guard
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
 from queuety.policy.shares import Shares
-from queuety.process import memory
+from queuety.process import declared, memory
 from queuety.process.alarm import Alarm
 from queuety.process.holding import SLACK_S, Holding
 from queuety.process.host import end_own_group, own_memory
@@ -38,6 +39,7 @@ from queuety.store.claims import Claimed, Want
 from queuety.store.lanes import Lanes
 
 if TYPE_CHECKING:
+    from queuety.model import NewSchedule
     from queuety.process.plan import Registry
 
 log = logging.getLogger("queuety.worker")
@@ -101,8 +103,11 @@ class Worker:
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 
-    def start(self) -> None:
-        """Connect, register and become able to claim. Raises what kept it from that."""
+    def start(self, schedules: Sequence[NewSchedule] | None = None) -> None:
+        """Connect, register and become able to claim. Raises what kept it from that.
+
+        schedules: that the application declares; written, unless a worker of the pool has written the same before.
+        """
         if not self.lone and self._waker is None:
             self._waker = Waker([signal.SIGUSR1])
             os.register_at_fork(after_in_child=self._disown)
@@ -112,6 +117,8 @@ class Worker:
             self.page.worker = worker_id = workers.register(
                 self._conn, "worker", self.plan.name, self.plan.queues, sorted(self.registry), self._parent
             )
+            if schedules is not None:
+                self._declare(schedules)
         except connect.Trouble as error:
             self._conn.close()
             raise connect.translate(error) from error  # one that is read-only is away for now
@@ -131,6 +138,16 @@ class Worker:
             self.room = Room(self.settings, self.profiler, self.page, self.plan.until, limit)
         self.page.ready = time.monotonic()
         self.show("idle")
+
+    def _declare(self, schedules: Sequence[NewSchedule]) -> None:
+        """Write what the application declares once for each pool and version of the code.
+
+        Not at every start of a worker: while a deployment goes on, old and new pools would undo each other's.
+        """
+        ledger, told = self.page.ledger, declared.digest(schedules)
+        if ledger.declared != told:
+            declared.write(self.connection(), schedules, self.settings.app or "")
+            ledger.declared = told
 
     def loop(self) -> None:
         """Settle, claim, run, until there is a reason to leave."""

@@ -100,6 +100,17 @@ def declared(conn: Connection, declared_by: str) -> list[Schedule]:
     return _locked(conn, "s.declared_by = %(by)s", {"by": declared_by})
 
 
+def declares(conn: Connection, declared_by: str) -> bool:
+    """Whether the application declares any that is not retired."""
+    return bool(
+        reader.rows(
+            conn,
+            "SELECT EXISTS (SELECT FROM queuety.schedules AS s WHERE s.declared_by = %(by)s AND s.retired_at IS NULL)",
+            {"by": declared_by},
+        )[0][0]
+    )
+
+
 def lock(conn: Connection, keys: Sequence[str]) -> list[Schedule]:
     """Lock schedules, in the order of their keys: nobody fires, changes or removes them until the commit."""
     return _locked(conn, "s.key = ANY (%(keys)s::text[])", {"keys": list(keys)})
@@ -327,6 +338,7 @@ class Standing:
     active: int
     late_s: float
     broken: list[tuple[str, str]]
+    next_at: datetime | None
 
 
 def standing(conn: Connection) -> Standing:
@@ -339,13 +351,15 @@ def standing(conn: Connection) -> Standing:
                 extract(EPOCH FROM statement_timestamp() - min(s.next_at) FILTER (WHERE s.broken IS NULL))::float8, 0
             ),
             array_agg(s.key ORDER BY s.key) FILTER (WHERE s.broken IS NOT NULL),
-            array_agg(s.broken ORDER BY s.key) FILTER (WHERE s.broken IS NOT NULL)
+            array_agg(s.broken ORDER BY s.key) FILTER (WHERE s.broken IS NOT NULL),
+            min(s.next_at) FILTER (WHERE s.broken IS NULL)
         FROM queuety.schedules AS s
         WHERE s.paused_at IS NULL AND s.retired_at IS NULL
         """
     ).fetchone()
     assert row is not None
-    return Standing(row[0], max(0.0, row[1]), list(zip(row[2] or [], row[3] or [], strict=True)))
+    broken = list(zip(row[2] or [], row[3] or [], strict=True))
+    return Standing(row[0], max(0.0, row[1]), broken, row[4])
 
 
 def prune(conn: Connection, days: int, limit: int = 5000) -> int:

@@ -18,7 +18,7 @@ from queuety.store.connect import Connection
 class WorkerRow:
     """A process of a pool.
 
-    kind: keeper or worker.  pool: what the processes of one pool have in common.
+    kind: keeper, worker or scheduler.  pool: what the processes of one pool have in common.
     silent_s: seconds since its last sign of life.  jobs: ids of the jobs that it holds.
     """
 
@@ -39,7 +39,7 @@ class WorkerRow:
 def register(
     conn: Connection, kind: str, name: str, queues: Sequence[str], handlers: Sequence[str] | None, pool: int
 ) -> int:
-    """Note a process; returns its id. kind: keeper or worker.  pool: the supervisor's process id."""
+    """Note a process; returns its id. kind: keeper, worker or scheduler.  pool: the supervisor's process id."""
     row = conn.execute(
         """
         INSERT INTO queuety.workers (pool, kind, name, host, pid, queues, handlers, version)
