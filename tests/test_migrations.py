@@ -32,11 +32,12 @@ def test_migrating_twice_applies_once(empty: str) -> None:
     first = migrations.migrate(empty, say=lines.append)
     second = migrations.migrate(empty, say=lines.append)
 
-    assert (first, second) == (["0001", "0002", "0003"], [])
+    assert (first, second) == (["0001", "0002", "0003", "0004"], [])
     assert lines == [
         "applied 0001: The first schema",
         "applied 0002: Admission: what limits a job, and the meters that it is admitted by",
         "applied 0003: Schedules: what is to be enqueued when, and the journal of their ticks",
+        "applied 0004: Watching: what tells of jobs from outside, and who may ask",
     ]
 
 
@@ -47,7 +48,7 @@ def test_the_expected_revision_is_the_newest() -> None:
 def test_a_url_or_a_keyword_string_will_do(empty: str) -> None:
     keywords = psycopg.conninfo.make_conninfo(empty)
 
-    assert migrations.migrate(keywords) == ["0001", "0002", "0003"]
+    assert migrations.migrate(keywords) == ["0001", "0002", "0003", "0004"]
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(2), pytest.param(20, marks=pytest.mark.soak)])
@@ -59,7 +60,7 @@ def test_ten_may_migrate_an_empty_database_at_once(empty: str, rounds: int) -> N
         ends = _at_once(10, empty)
 
         assert [code for code, _ in ends] == [0] * 10, ends
-        assert sorted(text for _, text in ends) == ["['0001', '0002', '0003']", *["[]"] * 9]
+        assert sorted(text for _, text in ends) == ["['0001', '0002', '0003', '0004']", *["[]"] * 9]
         with connect(empty) as conn:
             assert conn.execute("SELECT count(*) FROM queuety.schema_version").fetchone() == (1,)
             assert _partitions(conn) == 2 * 9
@@ -113,7 +114,7 @@ def test_a_password_may_hold_any_sign(database: str, conn: Connection, login: Ca
     conn.execute("DROP SCHEMA queuety CASCADE")
     conn.execute(f"GRANT CREATE ON DATABASE {conn.info.dbname} TO percent")
 
-    assert migrations.migrate(url) == ["0001", "0002", "0003"]
+    assert migrations.migrate(url) == ["0001", "0002", "0003", "0004"]
 
     with connect(url) as own:
         schema.check_schema(own)
@@ -163,7 +164,7 @@ def test_a_schema_made_for_the_role_is_enough(conn: Connection, login: Callable[
     conn.execute("DROP SCHEMA queuety CASCADE")
     conn.execute("CREATE SCHEMA queuety AUTHORIZATION tenant")
 
-    assert migrations.migrate(url) == ["0001", "0002", "0003"]
+    assert migrations.migrate(url) == ["0001", "0002", "0003", "0004"]
 
 
 def test_a_foreign_schema_of_our_name_is_left_alone(empty: str) -> None:

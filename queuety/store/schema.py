@@ -8,7 +8,7 @@ from queuety.errors import DatabaseUnreachable, RightsMissing, SchemaMismatch
 from queuety.store.connect import Connection, translate
 
 # The newest revision under migrations/versions; what this version's statements are written for.
-EXPECTED = "0003"
+EXPECTED = "0004"
 
 # What a worker does to each relation. A caller needs less; the statement that fails says so then.
 _DATA = "SELECT, INSERT, UPDATE, DELETE"
@@ -26,6 +26,8 @@ _NEEDED = {
     "starts": _DATA,
     "schedules": _DATA,
     "schedule_ticks": _DATA,
+    "http_tokens": _DATA,
+    "http_requests": _DATA,
     "sleepers": _DATA,
     "all_jobs": "SELECT",
     "leases": "USAGE",

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Sequence,
@@ -318,6 +319,30 @@ Index(
     postgresql_where=text("job_id IS NOT NULL AND ended IS NULL"),
 )
 Index("schedule_ticks_noted", schedule_ticks.c.noted_at)
+
+http_tokens = Table(
+    "http_tokens",
+    metadata,
+    _required("name", Text),
+    _required("role", Text),
+    _required("digest", LargeBinary),
+    _required("created_at", Time, "now()"),
+    PrimaryKeyConstraint("name", name="http_tokens_pkey"),
+    CheckConstraint("role IN ('viewer', 'operator', 'admin')", name="http_tokens_role_check"),
+    CheckConstraint("length(digest) = 32", name="http_tokens_digest_check"),
+)
+
+http_requests = Table(
+    "http_requests",
+    metadata,
+    _required("owner", Text),
+    _required("key", Text),
+    _required("digest", LargeBinary),
+    Column("job_id", BigInteger),
+    _required("created_at", Time, "statement_timestamp()"),
+    PrimaryKeyConstraint("owner", "key", name="http_requests_pkey"),
+)
+Index("http_requests_created", http_requests.c.created_at)
 
 sleepers = Table(
     "sleepers",

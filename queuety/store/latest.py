@@ -1,0 +1,31 @@
+"""The last that jobs have told of their way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from queuety.store import reader
+from queuety.store.connect import Connection
+
+
+def progress(conn: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """The last progress event of each of these jobs that has one: its data and `at`. Index: job_events (job_id, id)."""
+    if not ids:
+        return {}
+    rows = reader.rows(
+        conn,
+        """
+        SELECT one.id, e.at, e.data
+        FROM unnest(%(ids)s::bigint[]) AS one (id)
+        CROSS JOIN LATERAL (
+            SELECT v.at, v.data
+            FROM queuety.job_events AS v
+            WHERE v.job_id = one.id AND v.type = 'progress'
+            ORDER BY v.id DESC
+            LIMIT 1
+        ) AS e
+        """,
+        {"ids": list(ids)},
+    )
+    return {job_id: {**(data if isinstance(data, dict) else {}), "at": at} for job_id, at, data in rows}
