@@ -206,6 +206,7 @@ class Clock:
                     declared.write(conn, self._duty.declared, self._duty.declared_by)
                 if not self._id:
                     self._id = workers.register(conn, "scheduler", self._duty.name, (), None, os.getpid())
+                connect.pin(conn)
                 self._listens = notices.listen(conn, self._on_notice)
             except BaseException:
                 conn.close()

@@ -224,10 +224,13 @@ def next_due(conn: Connection) -> Next:
 def due(conn: Connection, limit: int, behind_s: float) -> tuple[datetime, list[Schedule]]:
     """Lock schedules of which a tick is due for `behind_s`, or whose buffered one may run; with the time of it.
 
-    Those that are locked are skipped: somebody else is at them.
+    The longest due first. Those that are locked are skipped: somebody else is at them.
     """
     rows = reader.rows(conn, statement("due_schedules"), {"limit": limit, "behind": behind_s})
-    return (rows[0][0] if rows else now(conn)), [_schedule(row[1:]) for row in rows]
+    found = [_schedule(row[1:]) for row in rows]
+    # Those without a next tick wait with a buffered one.
+    found.sort(key=lambda one: (one.next_at is None, one.next_at or one.anchor, one.key))
+    return (rows[0][0] if rows else now(conn)), found
 
 
 def running(conn: Connection, jobs: Iterable[int]) -> set[int]:

@@ -1,15 +1,16 @@
 -- Lock schedules of which a tick is due, or whose buffered tick waits for a job that has ended.
 -- limit int.  behind float8: seconds for which it must have been due.
--- Returns now, and the columns of the schedule, the longest due first.
+-- Returns now, and the columns of the schedule, in no order: to be had in one, they would be walked by schedules_due.
 -- Locks the rows; those that are locked are skipped: another process is at them, and no tick runs twice. The conditions
--- stand twice, since they are held against the row again once it is locked.
--- Indexes: schedules_due, schedules_buffered, schedules_pkey.
+-- stand twice, since they are held against the row again once it is locked; in other words, or schedules_due would do.
+-- Indexes: schedules_due, schedules_buffered, schedules_pkey, jobs_pkey.  The keys are an array: a join would read all.
 SELECT
     statement_timestamp(),
     s.key, s.handler, s.payload, s.job, s.cron, s.every_s, s.timezone, s.starts_at, s.ends_at, s.jitter_s,
     s.overlap, s.missed, s.missed_limit, s.declared_by, s.anchor, s.next_at, s.buffered_at, s.last_at, s.last_job,
     s.paused_at, s.pause_reason, s.retired_at, s.broken, s.created_at, s.changed_at
-FROM (
+FROM queuety.schedules AS s
+WHERE s.key = ANY (ARRAY(
     (
         SELECT d.key
         FROM queuety.schedules AS d
@@ -20,7 +21,7 @@ FROM (
         ORDER BY d.next_at
         LIMIT %(limit)s
     )
-    UNION
+    UNION ALL
     (
         SELECT b.key
         FROM queuety.schedules AS b
@@ -28,17 +29,13 @@ FROM (
             AND b.paused_at IS NULL
             AND b.retired_at IS NULL
             AND b.broken IS NULL
-            AND NOT EXISTS (SELECT FROM queuety.jobs AS j WHERE j.id = b.last_job)
+            AND (SELECT j.id FROM queuety.jobs AS j WHERE j.id = b.last_job) IS NULL
         LIMIT %(limit)s
     )
-) AS c
-INNER JOIN queuety.schedules AS s ON s.key = c.key
-WHERE s.paused_at IS NULL
-    AND s.retired_at IS NULL
-    AND s.broken IS NULL
+))
+    AND num_nulls(s.paused_at, s.retired_at, s.broken) = 3
     AND (
         s.next_at <= statement_timestamp() - make_interval(secs => %(behind)s::float8)
         OR s.buffered_at IS NOT NULL
     )
-ORDER BY s.next_at
 FOR UPDATE OF s SKIP LOCKED

@@ -1,7 +1,8 @@
 -- Look when the next tick is due, and whether a process of its own schedules for the fleet. Each second in each pool.
 -- seen float8 (seconds).
 -- Returns in_s (seconds from now; 0 if a buffered tick may run; NULL: none is to come), elsewhere, whether there are schedules.
--- Indexes: schedules_due, schedules_buffered, workers_schedulers.
+-- Indexes: schedules_due, schedules_buffered, jobs_pkey, workers_schedulers.  A job is looked up in a subquery of its own:
+-- as a join it would be planned over all jobs.
 SELECT
     CASE
         WHEN EXISTS (
@@ -11,7 +12,7 @@ SELECT
                 AND b.paused_at IS NULL
                 AND b.retired_at IS NULL
                 AND b.broken IS NULL
-                AND NOT EXISTS (SELECT FROM queuety.jobs AS j WHERE j.id = b.last_job)
+                AND (SELECT j.id FROM queuety.jobs AS j WHERE j.id = b.last_job) IS NULL
         ) THEN 0
         ELSE (
             SELECT extract(EPOCH FROM s.next_at - statement_timestamp())::float8
