@@ -30,14 +30,20 @@ from supervisor.xmlrpc import SupervisorTransport  # type: ignore[import-untyped
 
 from queuety import Queuety
 from queuety.cli.main import cli
+from queuety.features import schedules
+from queuety.model import NewJob, NewSchedule
+from queuety.process.scheduler import LAST_CALLS_S, LEAVE_S
 from queuety.process.supervisor import SETTLE_S
 from queuety.units import seconds
 from tests import ROOT
 from tests.daemon import APP, daemon, read_ledger, remaining, until
 
 DEPLOY = ROOT / "deploy"
-PROGRAMS = sorted((DEPLOY / "supervisord").glob("*.conf"))
-UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+SCHEDULER_PROGRAM = DEPLOY / "supervisord" / "scheduler.conf"
+SCHEDULER_UNIT = DEPLOY / "systemd" / "queuety-scheduler.service"
+PROGRAMS = sorted({*(DEPLOY / "supervisord").glob("*.conf")} - {SCHEDULER_PROGRAM})
+UNITS = sorted({*(DEPLOY / "systemd").glob("*.service")} - {SCHEDULER_UNIT})
+FILES = [*PROGRAMS, *UNITS, SCHEDULER_PROGRAM, SCHEDULER_UNIT]
 TARGET = DEPLOY / "systemd" / "queuety-both.target"
 QUEUETY = Path(sys.executable).with_name("queuety")
 QUEUES = ("critical", "default", "low")
@@ -354,6 +360,18 @@ def test_a_database_that_is_away_at_the_start_is_tried_again(database, tmp_path,
     assert told(ledger)[0] == {job.id: 1}
 
 
+def test_a_scheduler_under_supervisord_fires_and_stops_at_once(database, conn, ledger):
+    schedules.add(conn, NewSchedule("tick", NewJob("ok", "{}"), every_s=1.0))
+
+    with supervisord(shipped(SCHEDULER_PROGRAM, database), ledger) as running:
+        until(lambda: stored(conn)[("pending", 0)] >= 2)
+        running.ctl("stop", "all")
+        states, log = running.states(), running.log()
+
+    assert states == {"queuety-scheduler": "STOPPED"}
+    assert log.count("(exit status 0)") == 1
+
+
 # ── process 1 ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -433,7 +451,7 @@ def drain_s(command: str) -> float:
     return seconds(given)
 
 
-@pytest.mark.parametrize("path", [*PROGRAMS, *UNITS, TARGET], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FILES, TARGET], ids=lambda path: path.name)
 def test_a_shipped_file_says_in_two_lines_when_to_use_it(path):
     lines = path.read_text().splitlines()
     sign = ";" if path.suffix == ".conf" else "#"
@@ -443,7 +461,7 @@ def test_a_shipped_file_says_in_two_lines_when_to_use_it(path):
     assert "Use it" in lines[0] or "Enable" in lines[0]
 
 
-@pytest.mark.parametrize("path", [*PROGRAMS, *UNITS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_placeholder_is_explained_at_the_top(path):
     head, _, body = path.read_text().partition("\n\n")
 
@@ -482,6 +500,40 @@ def test_all_of_them_start_again_after_the_same_exit_codes():
         }
 
 
+def test_a_scheduler_is_started_again_after_the_same_exit_codes_but_for_that_of_cut_jobs():
+    program, found = sections(SCHEDULER_PROGRAM)["queuety-scheduler"], unit(SCHEDULER_UNIT)
+
+    codes = LEFT_ALONE - {75}
+    assert {int(code) for code in program["exitcodes"].split(",")} == codes
+    assert program["autorestart"] == "unexpected"
+    assert {int(code) for code in found["Service.RestartPreventExitStatus"][0].split()} == codes - {0}
+    assert found["Service.Restart"] == ["on-failure"]
+
+
+def test_a_scheduler_is_killed_only_after_the_time_that_it_takes_to_leave():
+    program, found = sections(SCHEDULER_PROGRAM)["queuety-scheduler"], unit(SCHEDULER_UNIT)
+
+    assert (
+        min(float(program["stopwaitsecs"]), seconds(found["Service.TimeoutStopSec"][0]))
+        > LEAVE_S + LAST_CALLS_S
+    )
+    assert program["stopsignal"] == "TERM"
+    assert found["Service.KillSignal"] == ["SIGTERM"]
+    assert "Service.ExecReload" not in found  # it does not load new code
+    assert options(program["command"])["name"] == options(found["Service.ExecStart"][0])["name"] == "host"
+
+
+def test_the_units_of_pool_and_scheduler_confine_alike():
+    def confines(path: Path) -> dict[str, list[str]]:
+        return {
+            key: value
+            for key, value in unit(path).items()
+            if re.match(r"Service\.(Protect|Restrict|Private|No|Lock|System|Cap|UMask|User)", key)
+        }
+
+    assert confines(SCHEDULER_UNIT) == confines(UNITS[0])
+
+
 def test_the_programs_differ_in_their_command_alone():
     programs = [program for path in PROGRAMS for program in sections(path).values()]
 
@@ -505,9 +557,12 @@ def test_the_target_names_units_that_are_shipped():
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
-    for path in (*UNITS, TARGET):
+    for path in (*UNITS, SCHEDULER_UNIT, TARGET):
         (tmp_path / path.name.replace("@.", "@critical.")).write_text(fill(path))
-    names = [str(tmp_path / name) for name in ("queuety@critical.service", "queuety.service", TARGET.name)]
+    names = [
+        str(tmp_path / name)
+        for name in ("queuety@critical.service", "queuety.service", SCHEDULER_UNIT.name, TARGET.name)
+    ]
 
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names],
