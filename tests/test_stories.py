@@ -15,6 +15,8 @@ import psycopg
 import pytest
 
 from queuety import Queuety
+from queuety.features import schedules
+from queuety.model import NewJob, NewSchedule
 from queuety.store.connect import Connection
 from tests import checks
 from tests.daemon import daemon, read_ledger, until
@@ -241,3 +243,32 @@ def wild(shared: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield app
         assert pool.stop() == 0
     app.close()
+
+
+def test_one_tick_makes_at_most_one_job(database, conn, tmp_path):
+    """A report each second, two pools and two schedulers; one of each is killed, and every second has its report."""
+    ledger = tmp_path / "ledger"
+    schedules.add(conn, NewSchedule("report", NewJob("ok", "{}"), every_s=1.0))
+
+    def ticks() -> list[datetime]:
+        rows = conn.execute("SELECT at FROM queuety.schedule_ticks WHERE kind = 'run' ORDER BY at").fetchall()
+        return [row[0] for row in rows]
+
+    with (
+        daemon(database, app=APP, ledger=ledger, log=tmp_path / "pool", env=QUICK),
+        daemon(database, app=APP, ledger=ledger, log=tmp_path / "pool2", env=QUICK) as pool,
+        daemon(database, app="", log=tmp_path / "scheduler", command="scheduler"),
+        daemon(database, app="", log=tmp_path / "scheduler2", command="scheduler") as scheduler,
+    ):
+        until(lambda: len(ticks()) >= 3)
+        scheduler.kill()
+        pool.kill()
+        so_far = len(ticks())
+        until(lambda: len(ticks()) >= so_far + 4)
+        schedules.pause(conn, "report")
+        until(lambda: counted(conn, "SELECT count(*) FROM queuety.jobs") == 0)
+
+    found = ticks()
+    assert {after - before for before, after in itertools.pairwise(found)} == {timedelta(seconds=1)}
+    assert len(set(starts(ledger))) == len(found)
+    assert counted(conn, "SELECT count(*) FROM queuety.finished_jobs") == len(found)
