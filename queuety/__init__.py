@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from queuety.handle import JobHandle
     from queuety.handler import Handler
-    from queuety.model import Event, Job, Priority, Schedule, ScheduleEvent, State, Tick
+    from queuety.model import Event, Job, Priority, Schedule, ScheduleEvent, State, StreamEvent, Tick
     from queuety.policy.retry import Backoff
 
 __version__ = "0.1.0"
@@ -81,7 +81,16 @@ _HOMES = {
     ],
     "queuety.handle": ["JobHandle"],
     "queuety.handler": ["Handler"],
-    "queuety.model": ["Event", "Job", "Priority", "Schedule", "ScheduleEvent", "State", "Tick"],
+    "queuety.model": [
+        "Event",
+        "Job",
+        "Priority",
+        "Schedule",
+        "ScheduleEvent",
+        "State",
+        "StreamEvent",
+        "Tick",
+    ],
     "queuety.policy.retry": ["Backoff"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -129,6 +138,7 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "State",
+    "StreamEvent",
     "Tick",
     "TimeLimitExceeded",
     "UsageError",

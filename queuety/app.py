@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from queuety.store.pool import Pool
     from queuety.store.stats import Stats
     from queuety.store.verbs import Purged
+    from queuety.watching.listener import Listener
+    from queuety.watching.viewer import AsyncStream, Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,6 +80,7 @@ class Queuety:
         self._url: str | None = self.settings.database_url
         self._embedded: Any = None
         self._pool: Pool | None = None
+        self._listener: Listener | None = None
         self._lock = threading.Lock()
 
     # ── handlers ──────────────────────────────────────────────────────────────────────────────────
@@ -354,6 +358,46 @@ class Queuety:
                 search.find(conn, job_id)
             return found
 
+    def stream(
+        self,
+        jobs: int | JobHandle | Iterable[int | JobHandle],
+        *,
+        after: str | Mapping[int, str] | None = None,
+    ) -> Stream:
+        """Follow jobs: an iterator of their events as they happen, from the beginning or behind one of them.
+
+        It ends after the final event of the last job; leave it before by `close()` or as a context. A stream has the
+        same events with the same ids for everybody. However many are open, a process reads for all of them with one
+        connection and one thread, and for none with nothing.
+
+        jobs: one or several, by id or handle.  after: the `event_id` of the last event seen; of several jobs a
+        mapping from a job's id to that.
+        The first read raises JobNotFound, or DatabaseUnreachable; later losses of the database are waited for.
+        """
+        from queuety.watching.viewer import Stream, cursors
+
+        return Stream(self._listening(), cursors(_ids(jobs), after))
+
+    def astream(
+        self,
+        jobs: int | JobHandle | Iterable[int | JobHandle],
+        *,
+        after: str | Mapping[int, str] | None = None,
+    ) -> AsyncStream:
+        """As `stream`, for `async for` in a running event loop, which it never blocks; leave it by `aclose()`."""
+        from queuety.watching.viewer import AsyncStream, cursors
+
+        return AsyncStream(self._listening(), cursors(_ids(jobs), after))
+
+    def _listening(self) -> Listener:
+        """The listener of this process."""
+        from queuety.watching.listener import Listener
+
+        with self._lock:
+            if self._listener is None or self._listener.pid != os.getpid():
+                self._listener = Listener(lambda: self.url)
+            return self._listener
+
     def stats(self) -> Stats:
         """How many jobs each queue holds in which state, and how long the oldest has waited."""
         from queuety.store import stats
@@ -541,6 +585,9 @@ class Queuety:
 
     def close(self) -> None:
         """Close the connections of this process and leave the embedded server, if it was joined."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
@@ -548,6 +595,12 @@ class Queuety:
         if server is not None:
             self._url = None
             server.release()
+
+
+def _ids(jobs: int | JobHandle | Iterable[int | JobHandle]) -> list[int]:
+    """Ids of one job or of several; what is none is refused later."""
+    many = [jobs] if isinstance(jobs, JobHandle | str) or not isinstance(jobs, Iterable) else jobs
+    return [job.id if isinstance(job, JobHandle) else job for job in many]
 
 
 def _class_settings(target: type) -> dict[str, Any]:

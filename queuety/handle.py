@@ -12,6 +12,7 @@ from queuety.model import Event, Job, State
 
 if TYPE_CHECKING:
     from queuety.app import Queuety
+    from queuety.watching.viewer import AsyncStream, Stream
 
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.005, 0.5
 
@@ -77,6 +78,14 @@ class JobHandle:
     def events(self, after: int = 0) -> list[Event]:
         """The job's journal, events with an id above `after`."""
         return self._app.events(self.id, after=after)
+
+    def stream(self, *, after: str | None = None) -> Stream:
+        """Follow the job; see Queuety.stream."""
+        return self._app.stream(self.id, after=after)
+
+    def astream(self, *, after: str | None = None) -> AsyncStream:
+        """Follow the job from an event loop; see Queuety.astream."""
+        return self._app.astream(self.id, after=after)
 
 
 class JobHandles(Sequence[JobHandle]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 Payload: TypeAlias = dict[str, Any]
@@ -303,6 +303,39 @@ class Event:
     at: datetime
     attempt: int | None
     data: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One event of a job's stream, as its viewers see it.
+
+    event_id: "number.part"; the same for every viewer, early or late, and growing within a job.
+    type: job.started, job.progress, job.partial, job.completed, job.failed or job.canceled.
+    """
+
+    event_id: str
+    type: str
+    job_id: int
+    at: datetime
+    payload: dict[str, Any]
+
+    @property
+    def final(self) -> bool:
+        """True for the one event that tells a job's end; after a retry by hand another life begins."""
+        return self.type in FINAL_EVENTS
+
+    def as_json(self) -> dict[str, Any]:
+        """As other programs are told: ids as texts, the time in UTC."""
+        return {
+            "event_id": self.event_id,
+            "type": self.type,
+            "job_id": str(self.job_id),
+            "timestamp": self.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "payload": self.payload,
+        }
+
+
+FINAL_EVENTS = frozenset({"job.completed", "job.failed", "job.canceled"})
 
 
 # Outcomes: what happened to a run.

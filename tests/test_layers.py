@@ -35,6 +35,7 @@ HEIGHT = {
     "store": 4,
     "embedded": 4,
     "features": 5,
+    "watching": 5,
     "context": 5,
     "handle": 6,
     "handler": 6,

@@ -59,6 +59,10 @@ VALUES: dict[str, Any] = {
     "key": "handler:gone",
     "keys": ["handler:gone"] * 50,
     "after": "key 5",
+    "behind": array([0] * 50),
+    "kind": "progress",
+    "data": "{}",
+    "bytes": 65536,
     "last": 10**15,
     "lease": 7,
     "leases": "{7,8}",
@@ -103,7 +107,7 @@ STEERED = {"purge_finished", "purge_buried", "requeue_buried"}
 PLAIN = {
     "ask_cancel", "bury_pending", "cancel_pending", "delete", "requeue_cancelled", "keep_result", "resume",
     "profiles", "pause", "insert", "insert_many", "insert_plain", "insert_unique", "replace",
-    "expired", "again", "bury", "cancel_run", "renew",
+    "expired", "again", "bury", "cancel_run", "renew", "note", "glimpse", "readers",
 }  # fmt: skip
 
 

@@ -10,6 +10,46 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
+# Unlogged: a crash empties it, and whoever is listed writes itself in again. A listener that is gone lapses.
+WATCHED = """
+CREATE UNLOGGED TABLE queuety.watched (
+    job_id bigint NOT NULL,
+    until timestamptz NOT NULL,
+    listener text NOT NULL,
+    CONSTRAINT watched_pkey PRIMARY KEY (job_id, listener)
+);
+COMMENT ON TABLE queuety.watched IS 'Jobs that somebody watches, and the listener that is to be notified';
+COMMENT ON COLUMN queuety.watched.until IS 'The listener renews it; a row whose time is over notifies nobody';
+COMMENT ON COLUMN queuety.watched.listener IS 'The channel that it listens on';
+
+CREATE VIEW queuety.audience AS
+    SELECT 'watched'::text AS kind FROM queuety.watched;
+COMMENT ON VIEW queuety.audience IS
+    'A row for each reason to call queuety.ended or queuety.told; while it is empty, no statement calls them';
+"""
+
+# The statements that settle call `ended` once each, for all jobs of one end, after these have left queuety.jobs and
+# while a row of `audience` is there: what is to happen at the end of a job, by every road, is added here.
+REACTIONS = """
+CREATE FUNCTION queuety.told(ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify(w.listener, w.job_id::text)
+    FROM queuety.watched AS w
+    WHERE w.job_id = ANY (told.ids)
+        AND w.until > statement_timestamp();
+END
+$$;
+COMMENT ON FUNCTION queuety.told(bigint[]) IS 'Notify those who watch these jobs that there is something to read';
+
+CREATE FUNCTION queuety.ended(state queuety.job_state, ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM queuety.told(ended.ids);
+END
+$$;
+COMMENT ON FUNCTION queuety.ended(queuety.job_state, bigint[]) IS
+    'What happens at the end of these jobs, completed, buried or cancelled, inside the transaction that ends them';
+"""
+
 # The HTTP API. A token itself is kept nowhere; a request that a caller gave a key is made once within a while.
 HTTP = """
 CREATE TABLE queuety.http_tokens (
@@ -40,7 +80,7 @@ COMMENT ON COLUMN queuety.http_requests.digest IS 'SHA-256 of the request, so th
 
 
 def upgrade() -> None:
-    for part in (HTTP,):
+    for part in (WATCHED, REACTIONS, HTTP):
         # A colon is a colon here, never a parameter.
         op.execute(sa.text(part.strip().removesuffix(";").replace(":", r"\:")))
 

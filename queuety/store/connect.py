@@ -176,6 +176,11 @@ def lost(error: BaseException) -> bool:
     )
 
 
+def refused(error: BaseException) -> bool:
+    """True if the role may not write this, or nobody may write anything."""
+    return isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction)
+
+
 def unstorable(error: BaseException) -> bool:
     """True if a value was refused, not the statement: a result or an error text that cannot be stored."""
     return isinstance(error, psycopg.DataError | errors.UntranslatableCharacter | errors.ProgramLimitExceeded)

@@ -7,24 +7,16 @@ import heapq
 from queuety.model import Event, Job, State
 from queuety.store import reader, search
 from queuety.store.connect import Connection
+from queuety.store.statements import perform
 
 
 def write(conn: Connection, job_id: int, lease: int, kind: str, data: str) -> bool:
-    """Add an event to a running job's journal; False if the lease is no longer ours.
+    """Add an event to a running job's journal and tell those who watch it; False if the lease is no longer ours.
 
     data: JSON text.
     """
-    return bool(
-        conn.execute(
-            """
-            INSERT INTO queuety.job_events (job_id, attempt, type, data)
-            SELECT j.id, j.attempts, %s, %s::json
-            FROM queuety.jobs AS j
-            WHERE j.id = %s AND j.lease = %s AND j.state = 'processing'
-            """,
-            [kind, data, job_id, lease],
-        ).rowcount
-    )
+    values = {"kind": kind, "data": data, "id": job_id, "lease": lease}
+    return bool(perform(conn, "note", **values).rowcount)
 
 
 def read(conn: Connection, job_id: int, after: int = 0, limit: int = 1000) -> list[Event]:

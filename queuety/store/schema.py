@@ -29,6 +29,8 @@ _NEEDED = {
     "http_tokens": _DATA,
     "http_requests": _DATA,
     "sleepers": _DATA,
+    "watched": _DATA,
+    "audience": "SELECT",
     "all_jobs": "SELECT",
     "leases": "USAGE",
     "event_ids": "USAGE",

@@ -353,6 +353,19 @@ sleepers = Table(
     prefixes=["UNLOGGED"],
 )
 
+watched = Table(
+    "watched",
+    metadata,
+    _required("job_id", BigInteger),
+    _required("until", Time),
+    _required("listener", Text),
+    PrimaryKeyConstraint("job_id", "listener", name="watched_pkey"),
+    prefixes=["UNLOGGED"],
+)
+
+# A view: a row for each reason to tell somebody what happens to jobs.
+audience = Table("audience", metadata, Column("kind", Text), info={"view": True})
+
 unique_keys = Table(
     "unique_keys",
     metadata,

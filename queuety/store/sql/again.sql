@@ -3,6 +3,8 @@
 -- errors json[] (NULL keeps the last one).  causes text[]: the event's type.
 -- A job that somebody has asked to cancel stays behind for cancel_run.sql.
 -- Returns the ids that were really settled.  Locks: the rows.  Index: jobs_pkey.
+-- The snapshot still has the time of the claim, which `freed` takes away.
+-- Calls queuety.told, once for all of them, if anybody wants to hear of jobs.
 WITH verdict AS MATERIALIZED (
     SELECT v.id, v.delay, v.counted, v.error, v.cause
     FROM unnest(
@@ -25,11 +27,23 @@ freed AS (
         AND j.state = 'processing'
         AND NOT j.cancel_requested
     RETURNING j.id, j.attempts, j.available_at
+),
+noted AS (
+    INSERT INTO queuety.job_events (job_id, attempt, type, data)
+    SELECT
+        freed.id, freed.attempts, v.cause,
+        json_build_object(
+            'error', v.error, 'delay_s', v.delay, 'available_at', freed.available_at,
+            'started_at', (SELECT j.claimed_at FROM queuety.jobs AS j WHERE j.id = freed.id)
+        )
+    FROM freed
+    INNER JOIN verdict AS v ON v.id = freed.id
+    RETURNING job_id
 )
-INSERT INTO queuety.job_events (job_id, attempt, type, data)
 SELECT
-    freed.id, freed.attempts, v.cause,
-    json_build_object('error', v.error, 'delay_s', v.delay, 'available_at', freed.available_at)
-FROM freed
-INNER JOIN verdict AS v ON v.id = freed.id
-RETURNING job_id
+    noted.job_id,
+    (
+        SELECT queuety.told(ARRAY(SELECT every.job_id FROM noted AS every))
+        WHERE EXISTS (SELECT FROM queuety.audience)
+    )
+FROM noted

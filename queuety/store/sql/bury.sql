@@ -1,6 +1,7 @@
 -- Bury the jobs `ids` of `lease` with their errors, and note it in the journal.
 -- ids bigint[].  lease bigint.  errors json[].  began, ended float8[]: seconds after the claim.
 -- Returns the ids that were really settled.  Locks: the rows.  Index: jobs_pkey.
+-- Calls queuety.ended, once for all of them, if anybody wants to hear of jobs.
 WITH gone AS (
     DELETE FROM queuety.jobs AS j
     WHERE j.id = ANY (%(ids)s::bigint[])
@@ -20,18 +21,27 @@ noted AS (
     SELECT gone.id, gone.attempts, 'buried', json_build_object('error', run.error)
     FROM gone
     INNER JOIN run ON run.id = gone.id
-)
-INSERT INTO queuety.buried_jobs (
-    id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, queue,
-    handler, payload, error, tags, unique_key, unique_until, worker, backoff, limits
+),
+done AS (
+    INSERT INTO queuety.buried_jobs (
+        id, available_at, created_at, started_at, finished_at, attempts, max_attempts, priority, queue,
+        handler, payload, error, tags, unique_key, unique_until, worker, backoff, limits
+    )
+    SELECT
+        gone.id, gone.available_at, gone.created_at,
+        gone.claimed_at + make_interval(secs => run.began),
+        gone.claimed_at + make_interval(secs => run.ended),
+        gone.attempts, gone.max_attempts, gone.priority, gone.queue,
+        gone.handler, gone.payload, run.error, gone.tags, gone.unique_key, gone.unique_until, gone.worker,
+        gone.backoff, gone.limits
+    FROM gone
+    INNER JOIN run ON run.id = gone.id
+    RETURNING id
 )
 SELECT
-    gone.id, gone.available_at, gone.created_at,
-    gone.claimed_at + make_interval(secs => run.began),
-    gone.claimed_at + make_interval(secs => run.ended),
-    gone.attempts, gone.max_attempts, gone.priority, gone.queue,
-    gone.handler, gone.payload, run.error, gone.tags, gone.unique_key, gone.unique_until, gone.worker,
-    gone.backoff, gone.limits
-FROM gone
-INNER JOIN run ON run.id = gone.id
-RETURNING id
+    done.id,
+    (
+        SELECT queuety.ended('buried', ARRAY(SELECT every.id FROM done AS every))
+        WHERE EXISTS (SELECT FROM queuety.audience)
+    )
+FROM done

@@ -1,4 +1,4 @@
--- Delete a job that does not run, with its journal.
+-- Delete a job that does not run, with its journal; tell those who watch it.
 -- id bigint.  Returns the id if it was there and not running.
 -- Locks: the rows.  Index: jobs_pkey, finished_jobs_pkey, buried_jobs_pkey, job_events_job.
 WITH waiting AS (
@@ -28,5 +28,7 @@ journal AS (
     DELETE FROM queuety.job_events AS e
     WHERE e.job_id = ANY (ARRAY(SELECT gone.id FROM gone))
 )
-SELECT gone.id
+SELECT
+    gone.id,
+    (SELECT queuety.told(ARRAY[gone.id]) WHERE EXISTS (SELECT FROM queuety.audience))
 FROM gone

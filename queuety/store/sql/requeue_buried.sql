@@ -6,7 +6,7 @@
 -- Locks: the rows; locked rows are skipped.  Index: buried_jobs_pkey, sleepers_pkey.
 WITH picked AS MATERIALIZED (
     SELECT
-        b.id, b.finished_at, b.created_at, b.attempts, b.max_attempts, b.priority, b.queue, b.handler, b.payload,
+        b.id, b.started_at, b.finished_at, b.created_at, b.attempts, b.max_attempts, b.priority, b.queue, b.handler, b.payload,
         b.error, b.tags, b.unique_key, b.unique_until, b.backoff, b.limits
     FROM queuety.buried_jobs AS b
     WHERE b.id BETWEEN %(first)s::bigint AND %(last)s::bigint
@@ -55,7 +55,10 @@ noted AS (
     INSERT INTO queuety.job_events (job_id, attempt, type, data)
     SELECT
         picked.id, picked.attempts, 'requeued',
-        json_build_object('from', 'buried', 'finished_at', picked.finished_at, 'error', picked.error)
+        json_build_object(
+            'from', 'buried', 'started_at', picked.started_at, 'finished_at', picked.finished_at,
+            'error', picked.error
+        )
     FROM job
     INNER JOIN picked ON picked.id = job.id
     ORDER BY picked.id

@@ -6,7 +6,7 @@
 -- Locks: the row; a locked row is skipped.  Index: finished_jobs_pkey, sleepers_pkey.
 WITH picked AS MATERIALIZED (
     SELECT
-        f.id, f.finished_at, f.created_at, f.attempts, f.max_attempts, f.priority, f.queue, f.handler, f.payload,
+        f.id, f.started_at, f.finished_at, f.created_at, f.attempts, f.max_attempts, f.priority, f.queue, f.handler, f.payload,
         f.error, f.tags, f.unique_key, f.unique_until, f.limits
     FROM queuety.finished_jobs AS f
     WHERE f.id = %(id)s::bigint
@@ -51,7 +51,10 @@ noted AS (
     INSERT INTO queuety.job_events (job_id, attempt, type, data)
     SELECT
         picked.id, picked.attempts, 'requeued',
-        json_build_object('from', 'cancelled', 'finished_at', picked.finished_at, 'error', picked.error)
+        json_build_object(
+            'from', 'cancelled', 'started_at', picked.started_at, 'finished_at', picked.finished_at,
+            'error', picked.error
+        )
     FROM job
     INNER JOIN picked ON picked.id = job.id
 )

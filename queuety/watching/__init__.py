@@ -1,0 +1,1 @@
+"""Streams: what happens to jobs, as it happens, for any number of viewers."""
