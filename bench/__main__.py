@@ -21,6 +21,7 @@ FIGURES = {
     "latency": "enqueue to start on an idle pool",
     "kill": "SIGKILL of a worker to the next start of its job",
     "idle": "transactions and CPU of a pool with nothing to do",
+    "schedules": "CPU of a scheduler with 10,000 schedules, beside one with none",
     "memory": "of each process of a pool",
     "group": "a concurrency group over three pools, without kills and with",
     "rate": "a rate over four pools: starts in the fullest window, and on average",
@@ -86,7 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=_count, help="how often each contestant has its turn")
     parser.add_argument("--samples", type=_count, help="latency (300) and kill (30): how many")
-    parser.add_argument("--seconds", type=float, default=30.0, help="idle: how long to watch (default 30)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        help="idle and schedules: how long to watch (30; whole minutes)",
+    )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="ballast and parked: share of the millions (default 1)"
     )

@@ -38,13 +38,13 @@ def measure(bench: Bench) -> None:
                 return int(row[0]) if row else 0
 
             before, began = transactions(), time.monotonic()
-            used = {kind: _cpu_s(one for name, one in own if name == kind) for kind, _ in own}
-            served = _cpu_s(backends)
+            used = {kind: cpu_s(one for name, one in own if name == kind) for kind, _ in own}
+            served = cpu_s(backends)
             time.sleep(seconds)
             took = time.monotonic() - began
             done = transactions() - before
-            used = {kind: _cpu_s(one for name, one in own if name == kind) - used[kind] for kind in used}
-            served = _cpu_s(backends) - served
+            used = {kind: cpu_s(one for name, one in own if name == kind) - used[kind] for kind in used}
+            served = cpu_s(backends) - served
     rows: list[tuple[str | float | int | None, ...]] = [
         ("transactions/s", done / took),
         *((f"CPU %, {kind}{'s' * (kind == 'worker')}", 100 * spent / took) for kind, spent in used.items()),
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> None:
     )
 
 
-def _cpu_s(processes: Iterable[psutil.Process]) -> float:
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
     """CPU seconds that the processes have used so far, all threads."""
     return sum(_scheduled_s(one.pid) or sum(one.cpu_times()[:2]) for one in processes)
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from queuety import Queuety, ScheduleEvent, UsageError
+from queuety import Queuety, ScheduleEvent, UsageError, embedded
 from queuety.features import schedules
 from queuety.listeners import Listeners
 from queuety.model import NewJob, NewSchedule, Overlap, Tick
@@ -163,7 +165,7 @@ def run(url: str, *arguments: str, shop: Shop | None = None, **env: str) -> tupl
         **env,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "queuety.cli.main", "scheduler", "--max-time=1ms", *arguments],
+        [sys.executable, "-m", "queuety.cli.main", "scheduler", "--max-time=1s", *arguments],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -215,6 +217,21 @@ def test_cron_schedules_without_a_zone_are_told_once(database, shop):
 
     assert code == 0
     assert said.count("is read in UTC") == 1
+
+
+def test_without_a_database_of_its_own_it_holds_the_embedded_one_until_its_end():
+    folder = Path(
+        tempfile.mkdtemp(prefix="queuety-scheduler-")
+    )  # not pytest's: the server may run as another user
+    try:
+        code, said = run("", DATABASE_URL="", QUEUETY_DATA_DIR=str(folder))
+        running = embedded.status(folder).running
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    assert code == 0, said
+    assert "0 schedules" in said
+    assert not running
 
 
 # ── what is declared ──────────────────────────────────────────────────────────────────────────────
