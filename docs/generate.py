@@ -31,6 +31,7 @@ KINDS = {
     "size": "size",
     "whole": "whole number",
     "switch": "on or off",
+    "address": "`host:port` or off",
     "budgets": 'a JSON object of names and whole numbers, such as `{"mail": 10}`; in the file also a table',
 }
 

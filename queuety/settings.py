@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -45,6 +46,10 @@ MB = 1024 * 1024
 DAY_S = 86_400.0
 BUDGETS_ACCEPTED = 'give names and whole numbers of cost units: {"mail": 10, "reports": 2}'
 
+ADDRESS_ACCEPTED = "give host:port, such as 127.0.0.1:9191, :9191 for all addresses or [::1]:9191, or off"
+
+_HOST = re.compile(r"[0-9A-Za-z.:_%-]*")
+
 # Read by other parts than this one, so not unknown.
 ELSEWHERE = ("QUEUETY_DATA_DIR", "QUEUETY_PG_BIN", "QUEUETY_TEST_")
 
@@ -54,7 +59,7 @@ class Setting:
     """One setting as every door shows it.
 
     key:      attribute of `Settings` and key in the file.
-    kind:     text, url, zone, choice, seconds, size, whole, switch or budgets.
+    kind:     text, url, zone, choice, seconds, size, whole, switch, budgets or address.
     default, minimum, maximum: in SI units (seconds, bytes) or counts.
     unit:     bytes, or seconds, that a bare number of kind `size`, or `seconds`, counts.
     option:   the long CLI option.
@@ -87,6 +92,8 @@ class Setting:
             return switch(value)
         if self.kind == "budgets":
             return _budgets(value)
+        if self.kind == "address":
+            return _address(value)
         if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise UsageError(f"{self.show(value)} is not a text", "give a text that is not empty")
         if self.kind == "choice":
@@ -130,6 +137,19 @@ def _budgets(value: object) -> Mapping[str, int]:
         )
         for name, units in value.items()
     }
+
+
+def _address(value: object) -> str | None:
+    """`host:port` as it was given, checked; None for off."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.lower() in ("off", "false", "no", "0"):
+        return None
+    host, colon, port = text.rpartition(":")
+    whole = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not whole or not _HOST.fullmatch(bare) or (":" in bare and host == bare):
+        raise UsageError(f"{shown(value)} is no address", ADDRESS_ACCEPTED)
+    return text
 
 
 def _setting(kind: str, default: Any, text: str, **rest: Any) -> Any:
@@ -282,6 +302,11 @@ class Settings:
         "size", MB, "Largest result that is kept, as JSON text.", minimum=16, maximum=256 * MB
     )
     payload_limit: int = _setting("size", MB, "Largest payload, as JSON text.", minimum=16, maximum=256 * MB)
+    http: str | None = _setting(
+        "address",
+        None,
+        "Where `work` answers /livez /readyz /startupz /metrics: 127.0.0.1:9191, or :9191 for all addresses.",
+    )
     log_level: str = _setting(
         "choice", "info", "What is logged.", choices=("debug", "info", "warning", "error")
     )

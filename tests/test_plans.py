@@ -64,6 +64,7 @@ VALUES: dict[str, Any] = {
     "data": "{}",
     "bytes": 65536,
     "last": 10**15,
+    "late": 60.0,
     "lease": 7,
     "leases": "{7,8}",
     "limit": 100,
@@ -99,6 +100,7 @@ VALUES: dict[str, Any] = {
 # How a statement is run: within a turn, in the keeper's session, steered, or plainly. `recover` by hand is plain.
 TURN = {"claim", "complete", "again", "bury", "give_back", "park", "cancel_run", "strays", "began"}
 KEEPER = {
+    "depths",
     "waiting", "unpark_here", "profiles", "free_keys", "prune_keys",
     "held", "expired", "renew", "cancels", "look", "left", "unpark", "overdue", "prune_buried", "complete",
     "again", "bury", "give_back", "cancel_run",

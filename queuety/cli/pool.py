@@ -63,6 +63,7 @@ _CHECK_FAILED = 8
     "retention_days",
     "buried_retention_days",
     "log_retention_days",
+    "http",
 )
 def work(
     queues: dict[str, int],

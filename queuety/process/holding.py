@@ -28,7 +28,7 @@ from queuety.policy.verdict import decide
 from queuety.process import host
 from queuety.process.ledger import Counter, Cut, Mark, Phase
 from queuety.process.link import RunLink
-from queuety.process.report import counter_of, tell
+from queuety.process.report import count, counter_of, tell
 from queuety.store import claims, connect
 from queuety.store.batch import Batch
 from queuety.store.claims import Claimed
@@ -180,10 +180,14 @@ class Holding:
                 link.after(outcome)
                 page.end(slot, Mark.SETTLED)
                 page.count_one(Counter.COMPLETED)
+                if page.figures is not None:
+                    page.figures.completed(job.queue, job.handler, ended - now)
                 return True
         if type(outcome) is Returned and outcome.result is None and outcome.note is None:
             page.end(slot, Mark.RETURNED)
             page.count_one(Counter.COMPLETED)
+            if page.figures is not None:
+                page.figures.completed(job.queue, job.handler, ended - now)
             self.batch.completed.append((job.id, now - page.claimed, ended - page.claimed, None, None))
         else:
             self._conclude(slot, job, handler, outcome)
@@ -206,6 +210,7 @@ class Holding:
             spread=random.random(),
         )
         page.end(slot, Mark.RETURNED_VALUE if isinstance(settlement, Complete) else Mark.ENDED)
+        count(page.figures, job.queue, job.handler, outcome, settlement, time.monotonic() - page.began)
         self._book(job, settlement, page.began - page.claimed, time.monotonic() - page.claimed)
 
     def _pass_over(self, slot: int, job: Claimed, *, cancelled: bool) -> None:

@@ -14,23 +14,44 @@ from contextlib import suppress
 
 from queuety.errors import QueuetyError
 from queuety.features.recover import BATCH, recover, settle_dead
-from queuety.model import GiveBack, Interrupted, Lost, Outcome, Returned, Settlement, TimedOut
+from queuety.model import (
+    ErrorInfo,
+    GiveBack,
+    Interrupted,
+    Lost,
+    Outcome,
+    Returned,
+    Settlement,
+    Tick,
+    TimedOut,
+)
 from queuety.policy import scale
 from queuety.policy.profile import Tally
 from queuety.policy.retry import Backoff
 from queuety.process import host, limits
 from queuety.process.coroner import Coroner
+from queuety.process.health import GRACE_S
 from queuety.process.ledger import Cut, Ledger, Mark, Page, Phase
 from queuety.process.parked import Parked
 from queuety.process.plan import Mode, Plan
-from queuety.process.report import counter_of, tell
+from queuety.process.report import count, counter_of, tell
 from queuety.process.sleepers import Sleepers
 from queuety.process.ticker import Ticker
 from queuety.process.titles import title
 from queuety.process.waiting import Waiting
 from queuety.process.wake import Waker
 from queuety.process.wire import Wire
-from queuety.store import bounded, claims, connect, notices, profiles, retention, schedules, workers
+from queuety.store import (
+    bounded,
+    claims,
+    connect,
+    depths,
+    notices,
+    profiles,
+    retention,
+    schedules,
+    workers,
+)
 from queuety.store.claims import Facts
 from queuety.store.profiles import Taken
 
@@ -46,6 +67,7 @@ FORGET_S = 180.0  # a process that shows no life for so long is forgotten; one t
 PRUNE_AGAIN_S = 1.0  # between two bounded rounds of pruning
 PRUNED = 5000  # ticks of schedules forgotten in one round
 TEND_S = 600.0  # patience for the hourly duties
+DEPTHS_S = 15.0  # between two looks how deep the queues are, if metrics are told
 LATER_CAP = 100_000
 ENDS = 20  # a flush ends though jobs were unparked so often if none of them was begun
 
@@ -88,6 +110,9 @@ class Keeper:
         self._ended = False
         self._ends = self._runs = 0
         self._waker = Waker([signal.SIGUSR1])
+        self._figures = ledger.figures.keeper if ledger.figures else None
+        if self._figures is not None:
+            self._figures.reread()
 
     def run(self) -> None:
         """Watch until the supervisor says leave, or is gone and all workers with it."""
@@ -99,11 +124,14 @@ class Keeper:
         now = time.monotonic()
         self._next = dict.fromkeys(("renew", "strays", "recover", "refill", "poll"), now)
         self._next["count"] = now if self.plan.limits else math.inf
+        self._next["depths"] = now if self._figures is not None else math.inf
         self._next["forget"] = now + 5 * random.random()
         self._next["tend"] = now + 5 + 10 * random.random()
         poked = False
         while True:
             now = time.monotonic()
+            if self._figures is not None:
+                self._figures.turned(now, GRACE_S)
             self._with_database(now, poked)
             if self._leaving and (not self._dead or self._conn is None):
                 break
@@ -172,14 +200,16 @@ class Keeper:
                     if self._ticker:
                         self._ticker.look(conn)
                 self._released += unparked
+                self._seen()
             if self._ticker and now >= self._ticker.at:
-                self._ticker.act(conn, now)
+                self._ticker.act(conn, now, self._on_tick)
             if self._released:  # only now can a worker see it
                 self._offer(conn)
             if self._waiting.any and self._waiting.unpark(conn, time.monotonic()):
                 self._sleepers.look(conn, time.monotonic())
             self._due("strays", self.plan.settings.worker_sleep, now, lambda: self._give_back_strays(conn))
             self._due("recover", min(self._stale / 4, 60.0), now, lambda: self._recover(conn))
+            self._due("depths", DEPTHS_S, now, lambda: self._tell_depths(conn))
             self._due("forget", 60.0, now, lambda: self._forget(conn))
             self._due("tend", HOUR_S, now, lambda: self._tend(conn))
             if self.plan.mode is Mode.FLUSH and not self._ended:
@@ -223,6 +253,8 @@ class Keeper:
         if not self._lost_before:
             log.warning("lost the database: %s", connect.unreachable(error).message)
         self._lost_before = True
+        if self._figures is not None:
+            self._figures.lost()
         if self._conn is not None:
             self._waker.unwatch(self._conn_fd)
             with suppress(connect.Trouble):
@@ -251,6 +283,7 @@ class Keeper:
                 self._released += isinstance(settlement, GiveBack)
                 page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
+                self._count_dead(page, fact, settlement, outcomes[fact.id])
                 if isinstance(outcomes[fact.id][0], Lost | TimedOut):
                     self._learn(conn, page, fact, outcomes[fact.id])
             if page.claiming and page.worker:
@@ -281,6 +314,15 @@ class Keeper:
         profiles.add(
             conn, [Taken(fact.handler, 1, tally.seconds, tally.durations, tally.peak, tally.passing)]
         )
+
+    def _count_dead(
+        self, page: Page, fact: Facts, settlement: Settlement, ending: tuple[Outcome, float, float]
+    ) -> None:
+        """Count a run that its worker did not survive; one that had ended was counted by the worker."""
+        outcome, began_s, ended_s = ending
+        if page.figures is not None and not isinstance(outcome, Returned | Interrupted):
+            page.figures.reread()
+            count(page.figures, fact.queue, fact.handler, outcome, settlement, max(ended_s - began_s, 0.0))
 
     def _give_back_strays(self, conn: connect.Connection) -> None:
         """Give back what was claimed by workers that died before the answer came.
@@ -326,6 +368,16 @@ class Keeper:
         if forgotten := workers.seen(conn, [self._id, *alive]):
             self._restore(conn, {number: alive[number] for number in forgotten if number != self._id})
         self._tell_memory(conn)
+        self._seen()
+
+    def _seen(self) -> None:
+        """Note that the database has answered."""
+        if self._figures is not None:
+            self._figures.heard(time.monotonic())
+
+    def _on_tick(self, tick: Tick) -> None:
+        if self._figures is not None and tick.ended is None:  # else it was counted when it was fired
+            self._figures.ticked(tick.kind, tick.ticks)
 
     def _restore(self, conn: connect.Connection, alive: dict[int, int]) -> None:
         """Register again: other pools have forgotten us while we were cut off from the database."""
@@ -468,6 +520,7 @@ class Keeper:
         def told(fact: Facts, settlement: Settlement) -> None:
             freed.update(fact.keys)
             _tell(fact, settlement)
+            count(self._figures, fact.queue, fact.handler, Lost(ErrorInfo("", "")), settlement, None)
 
         done = recover(conn, self._backoff, told, rounds=1)
         self._released += self._parked.tell(conn, freed)
@@ -486,6 +539,8 @@ class Keeper:
     def _tend(self, conn: bounded.Bounded) -> None:
         """Make partitions for the coming days, drop what is past its keeping."""
         settings = self.plan.settings
+        if self._figures is not None:
+            self._figures.turned(time.monotonic(), TEND_S * 10)  # one time limit for each of the statements
         with conn.patient(TEND_S):  # a day's rows may have to be moved
             retention.make_ahead(conn)
             profiles.prune(conn, settings.resource_profile_window_minutes)
@@ -498,6 +553,13 @@ class Keeper:
             retention.prune_starts(conn)
             if schedules.prune(conn, settings.log_retention_days, PRUNED) == PRUNED:
                 self._next["tend"] = time.monotonic() + PRUNE_AGAIN_S
+
+    def _tell_depths(self, conn: connect.Connection) -> None:
+        """Tell the supervisor how deep the queues are, for its metrics."""
+        queues, overdue = depths.look(conn, self.plan.queues)
+        self._wire.send(
+            {"depths": {"queues": {name: one._asdict() for name, one in queues.items()}, "overdue": overdue}}
+        )
 
     def _forget(self, conn: connect.Connection) -> None:
         """Forget processes of pools that are gone."""

@@ -15,6 +15,8 @@ import enum
 import mmap
 from collections.abc import Iterator
 
+from queuety.process.figures import Figures, Sheet
+
 SLOTS = 512  # jobs that one claim may hold at most
 _WORDS = 64  # header, in 8-byte words
 _TEXT_AT = _WORDS * 8
@@ -116,7 +118,7 @@ def _time(index: int) -> property:
 class Page:
     """One worker's page."""
 
-    __slots__ = ("_raw", "ids", "index", "ledger", "marks", "times", "words")
+    __slots__ = ("_raw", "figures", "ids", "index", "ledger", "marks", "times", "words")
 
     phase = _word(_PHASE)
     pid = _word(_PID)
@@ -150,6 +152,7 @@ class Page:
     def __init__(self, buffer: memoryview, index: int, ledger: Ledger) -> None:
         self.index = index
         self.ledger = ledger
+        self.figures: Sheet | None = ledger.figures.sheets[index] if ledger.figures else None
         raw = buffer[index * PAGE : (index + 1) * PAGE]
         self._raw = raw
         self.words = raw[:_TEXT_AT].cast("q")
@@ -216,9 +219,13 @@ class Page:
 
 
 class Ledger:
-    """All pages of a pool, and a word of the pool itself behind them. Untouched pages cost no memory."""
+    """All pages of a pool, and a word of the pool itself behind them. Untouched pages cost no memory.
 
-    def __init__(self, pages: int) -> None:
+    counting: there are figures by handler.
+    """
+
+    def __init__(self, pages: int, *, counting: bool = False) -> None:
+        self.figures = Figures(pages) if counting else None
         self._map = mmap.mmap(-1, pages * PAGE + 8)
         buffer = memoryview(self._map)
         self._words = buffer[pages * PAGE :].cast("q")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import assert_never
 
-from queuety.model import Again, Bury, Cancel, Complete, GiveBack, Settlement
+from queuety.model import Again, Bury, Cancel, Complete, GiveBack, Lost, Outcome, Settlement, TimedOut
+from queuety.process.figures import Cause, Sheet
 from queuety.process.ledger import Counter
 
 
@@ -25,6 +26,29 @@ def counter_of(settlement: Settlement) -> Counter:
             return Counter.GIVEN_BACK
         case _:
             assert_never(settlement)
+
+
+def count(
+    sheet: Sheet | None,
+    queue: str,
+    handler: str,
+    outcome: Outcome,
+    settlement: Settlement,
+    seconds: float | None,
+) -> None:
+    """Count a run's end among the figures of its handler, if there are any. seconds: None if they are not known."""
+    if sheet is None:
+        return
+    cause = None
+    if isinstance(settlement, Bury) or (isinstance(settlement, Again) and settlement.counted):
+        cause = (
+            Cause.TIMED_OUT
+            if isinstance(outcome, TimedOut)
+            else Cause.LOST
+            if isinstance(outcome, Lost)
+            else Cause.ERROR
+        )
+    sheet.ended(queue, handler, counter_of(settlement), cause, seconds)
 
 
 def tell(

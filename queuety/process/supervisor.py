@@ -14,8 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from queuety.process import child, host, limits
+from queuety import __version__
+from queuety.process import child, host, limits, metrics
+from queuety.process.health import Health
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
+from queuety.process.listener import Listener
 from queuety.process.plan import DRY, Mode, Plan
 from queuety.process.size import Size, by_use, spare
 from queuety.process.titles import title
@@ -61,7 +64,10 @@ class Supervisor:
         self.plan = plan
         self.wanted = plan.workers
         self._on_tick = on_tick
-        self._ledger = Ledger(min(2 * plan.most + 64, 2 * MOST_WORKERS + 64))
+        self._tally = metrics.Tally()
+        http = plan.settings.http if plan.mode is Mode.WORK else None
+        self._ledger = Ledger(min(2 * plan.most + 64, 2 * MOST_WORKERS + 64), counting=bool(http))
+        self._http = Listener(http, Health(self._ledger, self._tally, self._look).answer) if http else None
         self._size = Size(plan.limits, plan.settings, self._ledger) if plan.limits else None
         self._workers: dict[int, Child] = {}
         self._dead: dict[int, tuple[int, int]] = {}  # page → pid, status: not settled yet
@@ -94,8 +100,11 @@ class Supervisor:
         log.info(
             "pool %s: %s for %s", self.plan.name, self.plan.extent, self.plan.queue_list.replace(",", ", ")
         )
+        if self._http is not None:
+            self._http.start(self._waker)
         try:
             while not self._finished():
+                self._tally.loops += 1
                 self._reap()
                 self._reconcile()
                 signals, ready = self._waker.wait(self._timeout())
@@ -103,6 +112,8 @@ class Supervisor:
                     self._on_signal(number)
                 if self._wire is not None and self._wire.fd in ready:
                     self._hear()
+                if self._http is not None:
+                    self._http.turn(ready, time.monotonic())
                 if self._on_tick:
                     self._on_tick(self.counts())
         finally:
@@ -202,6 +213,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # the child does it too; whoever comes first
         page.pid = pid
+        self._tally.starts += 1
         self._workers[pid] = Child(pid, page)
         return True
 
@@ -213,6 +225,7 @@ class Supervisor:
         def body() -> int:
             return child.keeper(self.plan, self._ledger, Wire(theirs), self._poke_read, self._keeper_id)
 
+        self._tally.keeper_starts += 1
         self._keeper = self._fork(body)
         theirs.close()
         self._waker.watch(self._wire.fd)
@@ -234,6 +247,8 @@ class Supervisor:
         code = 1
         try:
             self._close_wire()  # our end, inherited: held open here, its end would never reach the keeper
+            if self._http is not None:
+                self._http.close()
             self._waker.close()
             for number in self._waker.signals:
                 # Whoever signals all of a pool at once must not end or freeze a child by what is meant for us.
@@ -288,6 +303,8 @@ class Supervisor:
         if not early:
             self._early = 0
         clean = os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        self._tally.ready_once = self._tally.ready_once or bool(page.ready)
+        self._tally.exits[_reason(one, clean=clean, early=early)] += 1
         if self._stopping_at or page.cut:
             return
         if clean:
@@ -353,6 +370,8 @@ class Supervisor:
             elif "backlog" in message and self._size and not self._stopping_at:
                 leaving = sum(one.told and not one.replaced for one in self._workers.values())
                 self.wanted = self._size.decide(self.wanted, message["backlog"], self.counts(), leaving)
+            elif "depths" in message:
+                self._tally.depths, self._tally.depths_at = message["depths"], time.monotonic()
             elif "keeper" in message:
                 self._keeper_id = message["keeper"]
             elif "ended" in message:
@@ -438,6 +457,8 @@ class Supervisor:
                     os.kill(self._keeper, signal.SIGKILL)
                     os.waitpid(self._keeper, 0)
         self._close_wire()
+        if self._http is not None:
+            self._http.close()
         self._waker.close()
 
     def _close_wire(self) -> None:
@@ -446,12 +467,34 @@ class Supervisor:
                 self._waker.unwatch(self._wire.fd)
             self._wire.close()
 
+    def _look(self) -> metrics.Pool:
+        """The pool now, for who asks over HTTP."""
+        return metrics.Pool(
+            name=self.plan.name,
+            queues=self.plan.queue_list,
+            version=__version__,
+            wanted=self.wanted,
+            workers=[(one.pid, one.page, one.told) for one in self._workers.values()],
+            keeper=self._keeper,
+            draining=bool(self._stopping_at),
+            counts=self.counts(),
+        )
+
     def _result(self) -> Summary:
         summary = self._summary
         summary.counts = self.counts()
         if self._cut_work and not summary.code:
             summary.code = INTERRUPT_CODE if self._interrupts > 1 else CUT_CODE
         return summary
+
+
+def _reason(one: Child, *, clean: bool, early: bool) -> str:
+    """Why a worker ended, as metrics count it."""
+    if one.page.cut:
+        return "cut"
+    if clean:
+        return "asked" if one.told else "replaced"
+    return "early" if early else "died"
 
 
 def describe(status: int) -> str:

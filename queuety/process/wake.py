@@ -35,8 +35,9 @@ class Waker:
         for number in self.signals:
             signal.signal(number, _noop)
 
-    def watch(self, fd: int) -> None:
-        self._poll.register(fd, select.POLLIN)
+    def watch(self, fd: int, *, writing: bool = False) -> None:
+        """Wake when there is something to read, or instead when there is room to write."""
+        self._poll.register(fd, select.POLLOUT if writing else select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
         with contextlib.suppress(KeyError, OSError):
