@@ -198,7 +198,7 @@ def test_an_application_that_cannot_be_imported_is_told(database, shop):
     assert "broken" in said
 
 
-@pytest.mark.parametrize("zone", ["Europe/Budapesst", "asia/seoul", "KST"])
+@pytest.mark.parametrize("zone", ["Europe/Budapesst", "asia/seoul", "KST", ""])
 @pytest.mark.parametrize("with_application", [True, False])
 def test_a_default_zone_that_is_none_is_refused(database, shop, zone, with_application):
     shop.write()
