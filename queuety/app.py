@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from queuety import units
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
 from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from queuety.schedules import Schedules
     from queuety.store.connect import Connection
     from queuety.store.meters import Meter
+    from queuety.store.metrics import Metrics
     from queuety.store.pool import Pool
     from queuety.store.stats import Stats
     from queuety.store.verbs import Purged
@@ -404,6 +406,21 @@ class Queuety:
 
         with self._borrow() as conn:
             return stats.stats(conn)
+
+    def metrics(
+        self, *, window: float | timedelta = 3600.0, pending_longer_than: float | timedelta = 300.0
+    ) -> Metrics:
+        """What each handler has come to within the last `window`, and how many of its jobs have been pending for long.
+
+        window, pending_longer_than: seconds, or a timedelta.
+        """
+        from queuety.store import metrics
+
+        longest = 366 * 86_400.0
+        window_s = units.seconds(window, minimum=1, maximum=longest, what="window")
+        longer_s = units.seconds(pending_longer_than, what="pending_longer_than")
+        with self._borrow() as conn:
+            return metrics.metrics(conn, window_s, longer_s)
 
     def why(self, job_id: int) -> Explanation:
         """Say why a job does not run now, or that it does, or how it ended. Raises JobNotFound."""

@@ -103,6 +103,9 @@ WAIT = Kind("duration", lambda value, what: units.seconds(value, minimum=0.01, m
 UNIQUE_FOR = Kind(
     "duration", lambda value, what: units.seconds(value, minimum=SHORTEST_S, maximum=CENTURY_S, what=what)
 )
+WINDOW = Kind(
+    "duration", lambda value, what: units.seconds(value, minimum=1, maximum=366 * 86_400, what=what)
+)
 SECONDS = Kind("duration", lambda value, what: units.seconds(value, what=what))
 INSTANT = Kind("time", lambda value, what: units.instant(value, what=what))
 WORKERS = Kind("n", lambda value, what: units.whole(value, minimum=1, maximum=MOST_WORKERS, what=what))

@@ -34,6 +34,7 @@ COMMANDS = {
     "job": ("look", "job"),
     "events": ("events", "events"),
     "workers": ("look", "workers"),
+    "metrics": ("metrics", "metrics"),
     "why": ("health", "why"),
     "doctor": ("health", "doctor"),
     "queues": ("queues", "queues"),

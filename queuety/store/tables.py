@@ -144,6 +144,12 @@ finished_jobs = Table(
     CheckConstraint("state IN ('completed', 'cancelled')", name="finished_jobs_state_check"),
     postgresql_partition_by="RANGE (finished_at)",
 )
+Index(
+    "finished_jobs_finished_at",
+    finished_jobs.c.finished_at,
+    postgresql_using="brin",
+    postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
+)
 
 buried_jobs = Table(
     "buried_jobs",
