@@ -17,7 +17,7 @@ from queuety.handle import JobHandle, JobHandles
 from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
 from queuety.limits import new_limits
 from queuety.listeners import Callback, Listeners, check_kinds
-from queuety.model import Event, Job, NewJob, NewSchedule, State
+from queuety.model import Event, Job, NewJob, NewSchedule, State, StreamEvent
 from queuety.names import check_name
 from queuety.payload import dumps
 from queuety.settings import Settings
@@ -359,6 +359,16 @@ class Queuety:
             if not found:
                 search.find(conn, job_id)
             return found
+
+    def history(self, job_id: int, *, after: str | None = None, limit: int = 1000) -> list[StreamEvent]:
+        """The events of a job's stream so far, without waiting for more. Raises JobNotFound.
+
+        after: the `event_id` of the last event seen.  limit: so many at most, the oldest of them.
+        """
+        from queuety.watching import stream
+
+        with self._borrow() as conn:
+            return stream.history(conn, job_id, after, limit)
 
     def stream(
         self,

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import psycopg
 
 _MESSAGE = 500  # signs of a progress message that are kept
-_QUIET_S = 0.5  # two progress events a second at most, apart from every tenth of the way
+_QUIET_S = 0.5  # two progress events a second
+_AHEAD = 20  # so many more may be written ahead of that, for what is worth telling at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,17 @@ class RunningJob:
 
 def _number(value: float | None) -> float | None:
     """A number that JSON can carry, or None: a handler's progress is never worth its failure."""
-    fit = isinstance(value, int | float) and math.isfinite(value)
+    try:
+        fit = isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        fit = False
     return value if fit else None
+
+
+def _step(step: float | None, total: float | None, message: str | None) -> tuple[object, ...]:
+    """What an event is worth writing at once for: another message, another total, another tenth of the way."""
+    tenth = int(10 * min(max(step / total, 0.0), 1.0)) if step is not None and total else None
+    return message, total, tenth
 
 
 class Run(Protocol):
@@ -58,25 +68,26 @@ class Context:
         self.told_to_stop = False
         self._run = run
         self._unsent: dict[str, Any] | None = None
+        self._sent: tuple[object, ...] | None = None  # the step that the last event told
         self._sent_at = float("-inf")
-        self._tenth = -1
+        self._spent = 0.0  # events written ahead of two a second
 
     def progress(
         self, step: float | None = None, total: float | None = None, message: str | None = None
     ) -> None:
         """Tell how far the job is.
 
-        Cheap to call often: at most two events a second are written, and one at each tenth of the way; the last
-        one always is.
+        Cheap to call often: two events a second are written, and at once each new message, each new total and each
+        tenth of the way, up to twenty ahead of that pace. What comes in between is held back; the last one never is.
         """
         step, total = _number(step), _number(total)
         text = None if message is None else clean(str(message), _MESSAGE)
         told = (("step", step), ("total", total), ("message", text))
         self._unsent = {key: value for key, value in told if value is not None}
         now = time.monotonic()
-        tenth = int(10 * step / total) if step is not None and total else self._tenth
-        if now - self._sent_at >= _QUIET_S or tenth != self._tenth:
-            self._tenth = tenth
+        if now - self._sent_at >= _QUIET_S or (
+            self._spent < _AHEAD and _step(step, total, text) != self._sent
+        ):
             self.flush(now)
 
     def partial(self, data: dict[str, Any]) -> None:
@@ -105,7 +116,12 @@ class Context:
 
     def flush(self, now: float | None = None) -> None:
         """Write the last progress that was held back."""
-        if self._unsent is not None:
-            data, self._unsent = self._unsent, None
-            self._sent_at = time.monotonic() if now is None else now
-            self._run.note("progress", data)
+        if self._unsent is None:
+            return
+        data, self._unsent = self._unsent, None
+        now = time.monotonic() if now is None else now
+        # What was not written meanwhile may be later.
+        self._spent = max(0.0, self._spent + 1 - (now - self._sent_at) / _QUIET_S)
+        self._sent_at = now
+        self._sent = _step(data.get("step"), data.get("total"), data.get("message"))
+        self._run.note("progress", data)

@@ -178,6 +178,9 @@ USAGE = [
     "pause default --until=2030-01-01T00:00:00",
     "pause",
     "events",
+    "events 1 --types=secret",
+    "events 1 --after=1.0",
+    "events 1 --types=public --after=one",
     "completion tcsh",
     "db nonsense",
     "--log-level=loud status",
@@ -1002,6 +1005,20 @@ def test_events_can_be_followed_to_the_end(run, database):
     out, _ = follower.communicate(timeout=20)
     types = [json.loads(line)["type"] for line in out.splitlines()]
     assert types == ["enqueued", "started", "completed"]
+
+
+def test_what_viewers_get_can_be_followed_from_any_event_on(run, database):
+    job_id = run("--app", APP, "enqueue", "ok").stdout.strip()
+    run("--app", APP, "flush")
+
+    followed = run("events", job_id, "--types=public", "--follow", "--json").stdout.splitlines()
+    listed = json.loads(run("events", job_id, "--types=public", "--json").stdout)
+    rest = run("events", job_id, "--types=public", "--after=0.1").stdout.splitlines()
+
+    assert [json.loads(line) for line in followed] == listed
+    assert [event["type"] for event in listed] == ["job.started", "job.completed"]
+    assert len(rest) == 1
+    assert "0.2  job.completed" in rest[0]
 
 
 def test_a_follower_that_is_interrupted_ends_quietly(enqueued, database):

@@ -35,14 +35,15 @@ def read(conn: Connection, job_id: int, after: int = 0, limit: int = 1000) -> li
     return [Event(*row) for row in rows]
 
 
-def history(conn: Connection, job_id: int, limit: int = 1000) -> list[Event]:
+def history(conn: Connection, job_id: int, limit: int = 1000, after: int = 0) -> list[Event]:
     """A job's life in order: its journal, and what its own row tells. Raises JobNotFound.
 
     Lines that come from the row (enqueued, started, completed, cancelled, buried) have the id 0.
     limit: lines of the journal at most; of a longer one the last are left out, the end is told nevertheless.
+    after: only lines of the journal with ids above; what the row tells comes each time.
     """
     # The journal first: what happens between the two reads is then told by the row, and nothing twice.
-    journal = read(conn, job_id, limit=limit)
+    journal = read(conn, job_id, after, limit)
     job = search.find(conn, job_id)
     first, last = _told_by_row(job, journal)
     # The journal keeps its own order; what the row tells is put in between by time.

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from queuety import __version__
-from queuety.store import reader
+from queuety.store import reader, watching
 from queuety.store.connect import Connection
 
 
@@ -118,7 +118,7 @@ def unregister(conn: Connection, ids: Sequence[int]) -> None:
 
 
 def forget_silent(conn: Connection, silent_s: float) -> int:
-    """Forget processes without a sign of life for `silent_s` seconds, and the sleepers of such pools."""
+    """Forget processes without a sign of life for `silent_s` seconds, and sleepers and listeners that are gone."""
     gone = conn.execute(
         """
         DELETE FROM queuety.workers AS w
@@ -132,6 +132,7 @@ def forget_silent(conn: Connection, silent_s: float) -> int:
         WHERE NOT EXISTS (SELECT FROM queuety.workers AS w WHERE w.id = s.pool)
         """
     )
+    watching.forget_lapsed(conn)
     return gone
 
 

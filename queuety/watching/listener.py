@@ -26,7 +26,8 @@ from queuety.errors import DatabaseUnreachable, JobNotFound, QueuetyError
 from queuety.model import StreamEvent
 from queuety.store import bounded, connect, notices
 from queuety.store import watching as store
-from queuety.watching.stream import Cursor, Page, compose
+from queuety.watching.place import Cursor
+from queuety.watching.stream import Page, compose
 
 log = logging.getLogger("queuety.watching")
 

@@ -6,59 +6,20 @@ start and part 2 for an end, which the job's row tells. So ids grow, and can be 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from queuety.errors import UsageError
 from queuety.model import Event, State, StreamEvent
-from queuety.store.watching import Glimpse, Standing
-from queuety.units import LARGEST_WHOLE, shown
+from queuety.store.connect import Connection
+from queuety.store.search import check_id, not_found
+from queuety.store.watching import Glimpse, Standing, look
+from queuety.watching.place import END, LINE, START, Cursor, Place
 
-_ID = re.compile(r"(\d{1,19})(?:\.([0-2]))?", re.ASCII)
 _AGAIN = frozenset({"retried", "recovered", "snoozed"})
 _RUN = _AGAIN | {"progress", "partial", "cancel_requested"}  # lines that only a job that has started can have
 _FINAL = {State.COMPLETED: "job.completed", State.CANCELLED: "job.canceled", State.BURIED: "job.failed"}
-_LINE, _START, _END = 0, 1, 2
-
-
-class Place(NamedTuple):
-    """A place in a stream: what a viewer has seen, up to and with the event of that id."""
-
-    line: int = 0
-    part: int = _LINE
-
-    @classmethod
-    def parse(cls, text: str | None) -> Place:
-        """The place of an event's id; None or "" is the beginning. Raises UsageError."""
-        if not text:
-            return cls()
-        found = _ID.fullmatch(text) if isinstance(text, str) else None
-        if found is None or int(found[1]) > LARGEST_WHOLE:
-            raise UsageError(f"{shown(text)} is no event's id", "give the event_id of an event, such as 57.0")
-        return cls(int(found[1]), int(found[2] or 0))
-
-    def __str__(self) -> str:
-        return f"{self.line}.{self.part}"
-
-
-class Cursor(NamedTuple):
-    """How far a viewer has read.
-
-    told: the last event that it has.  line: of the journal; those that are told to nobody count, but for the one
-    that tells an end.
-    """
-
-    told: Place = Place()
-    line: int = 0
-
-    @classmethod
-    def after(cls, event_id: str | None) -> Cursor:
-        """Where a viewer is that has everything up to this event. Raises UsageError."""
-        told = Place.parse(event_id)
-        return cls(told, told.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +43,22 @@ def compose(job_id: int, cursor: Cursor, glimpse: Glimpse) -> Page:
     events = list(telling)
     missing = glimpse.job is None and not glimpse.lines
     return Page(events, Cursor(telling.told, telling.line), telling.over, glimpse.more, missing)
+
+
+def history(conn: Connection, job_id: int, after: str | None = None, limit: int = 1000) -> list[StreamEvent]:
+    """The events of a job so far, behind the one with the id `after`, up to `limit`. Raises JobNotFound."""
+    cursor = Cursor.after(after)
+    found: list[StreamEvent] = []
+    while len(found) < limit:
+        (glimpse,) = look(conn, [(check_id(job_id), cursor.line)])
+        if glimpse.job is None:
+            raise not_found(job_id)
+        page = compose(job_id, cursor, glimpse)
+        found += page.events
+        cursor = page.cursor
+        if not page.more:
+            break
+    return found[:limit]
 
 
 class _Telling:
@@ -122,12 +99,12 @@ class _Telling:
         self.line = line.id
         if line.type in _RUN:
             kind = "job.partial" if line.type == "partial" else "job.progress"
-            yield from self._new(Place(line.id, _LINE), kind, line.at, _payload(line, data))
+            yield from self._new(Place(line.id, LINE), kind, line.at, _payload(line, data))
 
     def _told_by_row(self, job: Standing | None) -> Iterator[StreamEvent]:
         if job is None:
             self.over = True
-            if self.told.part != _END:  # nobody knows how it ended, if it did
+            if self.told.part != END:  # nobody knows how it ended, if it did
                 yield from self._end("job.canceled", datetime.now().astimezone(), {"deleted": True})
             return
         if job.started_at is not None:
@@ -150,10 +127,10 @@ class _Telling:
     def _start(self, at: datetime) -> Iterator[StreamEvent]:
         job = self._glimpse.job
         payload = {"handler": job.handler, "queue": job.queue} if job is not None else {}
-        yield from self._new(Place(self._life, _START), "job.started", at, payload)
+        yield from self._new(Place(self._life, START), "job.started", at, payload)
 
     def _end(self, kind: str, at: datetime, payload: dict[str, Any]) -> Iterator[StreamEvent]:
-        yield from self._new(Place(self.line, _END), kind, at, payload)
+        yield from self._new(Place(self.line, END), kind, at, payload)
 
     def _new(self, place: Place, kind: str, at: datetime, payload: dict[str, Any]) -> Iterator[StreamEvent]:
         if place > self.told:

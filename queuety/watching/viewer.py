@@ -15,7 +15,7 @@ from queuety.model import StreamEvent
 from queuety.store.search import check_id
 from queuety.units import shown
 from queuety.watching.listener import Listener, Watch
-from queuety.watching.stream import Cursor
+from queuety.watching.place import Cursor
 
 After = str | Mapping[int, str] | None
 
