@@ -390,7 +390,7 @@ class _Session:
 
     def pages(self, wanted: list[tuple[int, Cursor]]) -> list[Page]:
         """Read on from each place."""
-        glimpses = store.look(self._conn, [(job_id, cursor.line) for job_id, cursor in wanted])
+        glimpses = store.look(self._conn, [(job_id, cursor.read) for job_id, cursor in wanted])
         return [compose(*place, glimpse) for place, glimpse in zip(wanted, glimpses, strict=True)]
 
     def keep(self, watched: list[int]) -> list[int]:

@@ -37,15 +37,16 @@ class Place(NamedTuple):
 class Cursor(NamedTuple):
     """How far a viewer has read.
 
-    told: the last event that it has.  line: of the journal; those that are told to nobody count, but for the one
-    that tells an end.
+    told: the last event that it has.  read: the last line of the journal.  line: as `read`, but the line that tells of
+    an end does not count, since that takes its id from the one before.
     """
 
     told: Place = Place()
     line: int = 0
+    read: int = 0
 
     @classmethod
     def after(cls, event_id: str | None) -> Cursor:
         """Where a viewer is that has everything up to this event. Raises UsageError."""
         told = Place.parse(event_id)
-        return cls(told, told.line)
+        return cls(told, told.line, told.line)

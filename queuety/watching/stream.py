@@ -42,7 +42,7 @@ def compose(job_id: int, cursor: Cursor, glimpse: Glimpse) -> Page:
     telling = _Telling(job_id, cursor, glimpse)
     events = list(telling)
     missing = glimpse.job is None and not glimpse.lines
-    return Page(events, Cursor(telling.told, telling.line), telling.over, glimpse.more, missing)
+    return Page(events, Cursor(telling.told, telling.line, telling.read), telling.over, glimpse.more, missing)
 
 
 def history(conn: Connection, job_id: int, after: str | None = None, limit: int = 1000) -> list[StreamEvent]:
@@ -50,7 +50,7 @@ def history(conn: Connection, job_id: int, after: str | None = None, limit: int 
     cursor = Cursor.after(after)
     found: list[StreamEvent] = []
     while len(found) < limit:
-        (glimpse,) = look(conn, [(check_id(job_id), cursor.line)])
+        (glimpse,) = look(conn, [(check_id(job_id), cursor.read)])
         if glimpse.job is None:
             raise not_found(job_id)
         page = compose(job_id, cursor, glimpse)
@@ -69,6 +69,7 @@ class _Telling:
         self._glimpse = glimpse
         self._life = glimpse.life
         self.line = cursor.line  # the last one before what comes next
+        self.read = cursor.read
         self.told = cursor.told
         self.over = False
 
@@ -80,6 +81,7 @@ class _Telling:
 
     def _told_by_line(self, number: int, line: Event) -> Iterator[StreamEvent]:
         data = line.data if isinstance(line.data, dict) else {}
+        self.read = line.id
         if line.type == "buried":  # an end like any other: the line before it gives its id
             if line.attempt:
                 yield from self._start(self._started_at(number, line.at))
