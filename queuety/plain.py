@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,11 +93,12 @@ def schedule_fields(schedule: Schedule) -> dict[str, Any]:
     """A schedule as a JSON object; `job` holds the options of its jobs as they are given, not as they are stored."""
     fields = {key: plain(getattr(schedule, key)) for key in SCHEDULE_KEYS}
     job = dict(schedule.job)
-    if "priority" in job:
-        job["priority"] = plain(Priority(job["priority"]))
-    for name in ("backoff", "limits"):
-        if job.get(name):
-            job[name] = json.loads(job[name])
+    with suppress(ValueError, TypeError):  # a row that somebody else wrote is shown as it is
+        if "priority" in job:
+            job["priority"] = plain(Priority(job["priority"]))
+        for name in ("backoff", "limits"):
+            if job.get(name):
+                job[name] = json.loads(job[name])
     return {**fields, "job": job}
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 
+import psycopg
 import pytest
 
 from queuety.errors import ScheduleExists, ScheduleNotFound, UsageError, WrongState
 from queuety.features import schedules, ticking
 from queuety.model import Complete, Missed, NewJob, NewSchedule, Overlap, Schedule
-from queuety.store import claims, verbs
+from queuety.plain import schedule_fields
+from queuety.process.ticker import Ticker
+from queuety.store import claims, verbs, workers
+from queuety.store import schedules as stored
 from queuety.store.batch import Batch, settle
 from queuety.store.claims import Want
 from queuety.store.connect import Connection, connect
@@ -292,6 +298,81 @@ def test_a_job_that_waits_for_its_next_attempt_has_not_ended(conn):
 
 @pytest.mark.parametrize(
     "change",
+    [
+        "jitter_s = 'Infinity'", "jitter_s = 'NaN'", "job = '[1]'", "payload = '[1]'", "next_at = 'infinity'",
+        "next_at = '-infinity'", "buffered_at = 'infinity'", "every_s = 1e300", "key = repeat('k', 3000)", "key = ''",
+    ],
+)  # fmt: skip
+def test_the_table_refuses_what_no_schedule_can_be(conn, change):
+    schedules.add(conn, new())
+
+    with pytest.raises(psycopg.errors.CheckViolation):
+        conn.execute(f"UPDATE queuety.schedules SET {change}")
+
+
+def test_a_buffered_tick_that_has_run_already_stops_nobody(conn):
+    schedules.add(conn, new(overlap=Overlap.BUFFER))
+    schedules.add(conn, new("other"))
+    ticked(conn)
+    finish(conn)
+    conn.execute("UPDATE queuety.schedules SET buffered_at = last_at WHERE key = 'tidy'")
+    back(conn, "other", 0.5)
+
+    ticking.fire(conn)
+
+    assert kinds(conn) == ["run"]
+    assert kinds(conn, "other") == ["run"]
+    assert schedules.find(conn, "tidy").buffered_at is None
+
+
+def test_a_schedule_whose_part_the_database_refuses_is_broken_alone(conn):
+    for key in ("a", "bad", "c"):
+        schedules.add(conn, new(key))
+        back(conn, key, 0.5)
+    conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF new.schedule = 'bad' AND new.kind = 'run' THEN RAISE 'no room'; END IF; RETURN new; END $$"
+    )
+    conn.execute(
+        "CREATE TRIGGER refuse BEFORE INSERT ON queuety.schedule_ticks FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+
+    ticking.fire(conn)
+
+    assert kinds(conn, "a") == kinds(conn, "c") == ["run"]
+    assert kinds(conn, "bad") == ["fail"]
+    assert "no room" in str(schedules.find(conn, "bad").broken)
+    assert len(jobs(conn)) == 2
+
+
+@pytest.mark.parametrize("job", ['{"priority": "huge"}', '{"tags": 5}', '{"limits": 7}', '{"unique": 1}'])
+def test_settings_that_make_no_job_fail_alone_and_can_be_looked_at(conn, job):
+    for key in ("a", "bad"):
+        schedules.add(conn, new(key))
+        back(conn, key, 0.5)
+    conn.execute("UPDATE queuety.schedules SET job = %s WHERE key = 'bad'", [job])
+
+    ticking.fire(conn)
+
+    assert kinds(conn, "a") == ["run"]
+    assert schedule_fields(schedules.find(conn, "bad"))["key"] == "bad"
+
+
+def test_a_process_that_is_suspended_at_a_tick_does_not_keep_the_schedule(conn, database):
+    schedules.add(conn, new())
+    back(conn, "tidy", 0.5)
+
+    with closing(connect(database)) as suspended:
+        suspended.execute("BEGIN")
+        stored.due(suspended, 10, 0.0)
+        assert ticking.fire(conn).ticks == []
+        fired = until(lambda: ticking.fire(conn).ticks, 15, "the lock to be let go")
+
+    assert [tick.kind for tick in fired] == ["run"]
+
+
+@pytest.mark.parametrize(
+    "change",
     ["timezone = 'UTC+3'", "cron = 'x'", "cron = '0 0 30 2 *'", "timezone = ''", "timezone = '../etc'"],
 )
 def test_a_row_that_is_bad_is_told_once_and_the_others_tick(conn, change, caplog):
@@ -350,6 +431,24 @@ def test_revising_leaves_what_is_right_alone(conn):
 
     assert ticking.revise(conn) is None
     assert schedules.find(conn, "tidy") == made
+
+
+def test_a_buffered_tick_that_is_free_does_not_put_off_what_a_dead_scheduler_leaves(conn):
+    for key, overlap in (("tidy", Overlap.BUFFER), ("other", Overlap.ALLOW)):
+        schedules.add(conn, new(key, overlap=overlap))
+    ticked(conn)
+    ticked(conn)
+    finish(conn)
+    back(conn, "other", 0.1)
+    workers.register(conn, "scheduler", "gone", [], None, 1)  # and never seen again
+    ticker = Ticker()
+
+    def look() -> bool:
+        ticker.look(conn)
+        ticker.act(conn, monotonic())
+        return len(schedules.history(conn, "other")) == 1 and len(schedules.history(conn, "tidy")) == 2
+
+    until(look, 8, "the pool to take over")
 
 
 # ── unique jobs ───────────────────────────────────────────────────────────────────────────────────

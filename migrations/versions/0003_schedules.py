@@ -41,8 +41,14 @@ CREATE TABLE queuety.schedules (
     changed_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT schedules_pkey PRIMARY KEY (key),
     CONSTRAINT schedules_cadence_check CHECK ((cron IS NULL) <> (every_s IS NULL)),
-    CONSTRAINT schedules_every_check CHECK (every_s >= 1),
-    CONSTRAINT schedules_jitter_check CHECK (jitter_s >= 0),
+    CONSTRAINT schedules_key_check CHECK (length(key) BETWEEN 1 AND 255),
+    CONSTRAINT schedules_payload_check CHECK (json_typeof(payload) = 'object'),
+    CONSTRAINT schedules_job_check CHECK (jsonb_typeof(job) = 'object'),
+    CONSTRAINT schedules_every_check CHECK (every_s BETWEEN 1 AND 315576000),
+    CONSTRAINT schedules_jitter_check CHECK (jitter_s BETWEEN 0 AND 86400),
+    CONSTRAINT schedules_times_check CHECK (
+        isfinite(anchor) AND isfinite(next_at) AND isfinite(buffered_at) AND isfinite(starts_at) AND isfinite(ends_at)
+    ),
     CONSTRAINT schedules_overlap_check CHECK (overlap IN ('allow', 'skip', 'buffer')),
     CONSTRAINT schedules_missed_check CHECK (missed IN ('once', 'skip', 'all')),
     CONSTRAINT schedules_missed_limit_check CHECK (missed_limit >= 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -65,32 +65,83 @@ def _round(conn: Connection, behind_s: float, limit: int, *, apart: bool) -> Fir
         conn, {one.last_job for one in found if one.last_job and one.overlap is not Overlap.ALLOW}
     )
     plans = [(one, _due(one, now)) for one in found]
-    noted = schedules.noted(
-        conn, [(one.key, tick) for one, due in plans if isinstance(due, Due) for tick in due.runs]
-    )
-    lines: list[Tick] = []
-    moved: list[Moved] = []
-    for one, due in plans:
-        if isinstance(due, str):
-            lines.append(Tick(one.key, one.next_at or now, "fail", f"schedule: {due}"))
-            moved.append(Moved(one.key, one.next_at, one.buffered_at, broken=due))
-            continue
-        fresh = [tick for tick in due.runs if (one.key, tick) not in noted]
+    noted = schedules.noted(conn, [(one.key, tick) for one, due in plans for tick in _wanted(one, due)])
+
+    def act(one: Schedule, due: Due | str) -> tuple[list[Tick], Moved]:
         running = one.last_job if one.last_job in busy else None
-        placed = ticks.place(fresh, one.overlap, running, one.buffered_at)
-        ran = [_run(conn, one, tick, apart=apart) for tick in placed.runs]
-        lines += [*_gaps(one, due.skipped), *ran, *_gaps(one, placed.skipped)]
-        last = next(((tick.at, tick.job_id) for tick in reversed(ran) if tick.job_id), None)
-        moved.append(Moved(one.key, due.next, placed.buffered, last))
-    schedules.note(conn, lines)
-    schedules.move(conn, moved)
+        return _act(conn, one, due, now, noted, running, apart=apart)
+
+    lines: list[Tick] = []
+    if apart:
+        for one, due in plans:
+            lines += _alone(conn, one, lambda one=one, due=due: act(one, due))  # type: ignore[misc]
+    else:
+        done = [act(one, due) for one, due in plans]
+        lines = [tick for ticked, _ in done for tick in ticked]
+        schedules.note(conn, lines)
+        schedules.move(conn, [moved for _, moved in done])
     return Fired(lines, more=len(found) >= limit)
+
+
+def _wanted(one: Schedule, due: Due | str) -> list[datetime]:
+    """The ticks that may run now."""
+    return [*([one.buffered_at] if one.buffered_at else []), *(due.runs if isinstance(due, Due) else [])]
+
+
+def _act(
+    conn: Connection,
+    one: Schedule,
+    due: Due | str,
+    now: datetime,
+    noted: set[tuple[str, datetime]],
+    running: int | None,
+    *,
+    apart: bool,
+) -> tuple[list[Tick], Moved]:
+    """Write the jobs of one schedule; returns what the journal is to say and what becomes of its row.
+
+    noted: ticks that the journal has already.  running: the job of the tick before, if it has not ended.
+    """
+    if isinstance(due, str):
+        return _break(one, now, due)
+    fresh = [tick for tick in due.runs if (one.key, tick) not in noted]
+    waiting = None if one.buffered_at is None or (one.key, one.buffered_at) in noted else one.buffered_at
+    placed = ticks.place(fresh, one.overlap, running, waiting)
+    ran = [_run(conn, one, tick, apart=apart) for tick in placed.runs]
+    last = next(((tick.at, tick.job_id) for tick in reversed(ran) if tick.job_id), None)
+    lines = [*_gaps(one, due.skipped), *ran, *_gaps(one, placed.skipped)]
+    return lines, Moved(one.key, due.next, placed.buffered, last)
+
+
+def _break(one: Schedule, now: datetime, why: str) -> tuple[list[Tick], Moved]:
+    tick = Tick(one.key, one.next_at or now, "fail", f"schedule: {why}")
+    return [tick], Moved(one.key, one.next_at, one.buffered_at, broken=why)
+
+
+def _alone(conn: Connection, one: Schedule, act: Callable[[], tuple[list[Tick], Moved]]) -> list[Tick]:
+    """Do one schedule's part so that it fails alone: one whose part the database refuses is broken."""
+    try:
+        with conn.transaction():
+            return _keep(conn, *act())
+    except connect.Trouble as error:
+        if connect.lost(error) or connect.again(error):
+            raise
+        why = " ".join(str(error).split())[:500]
+    with conn.transaction():
+        return _keep(conn, *_break(one, schedules.now(conn), why))
+
+
+def _keep(conn: Connection, lines: list[Tick], moved: Moved) -> list[Tick]:
+    schedules.note(conn, lines)
+    schedules.move(conn, [moved])
+    return lines
 
 
 def _due(one: Schedule, now: datetime) -> Due | str:
     """What is due of a schedule, or why nobody can tell."""
     try:
         rhythm = cadence_of(one, one.anchor)
+        job_of(one, one.next_at or now)  # what it holds must make a job
         if one.next_at is None or one.next_at > now:  # only its buffered tick may run
             return Due([], [], one.next_at)
         return ticks.due(rhythm, one.next_at, now, one.missed, one.missed_limit)
@@ -110,7 +161,7 @@ def _run(conn: Connection, one: Schedule, tick: datetime, *, apart: bool) -> Tic
             job_id = enqueue.one(conn, job_of(one, tick))
     except DuplicateJob as error:
         return Tick(one.key, tick, "skip", error.message)
-    except (connect.Trouble, TypeError, ValueError) as error:
+    except Exception as error:
         if isinstance(error, connect.Trouble) and (not apart or connect.lost(error) or connect.again(error)):
             raise
         return Tick(one.key, tick, "fail", f"enqueue: {' '.join(str(error).split())[:500]}")

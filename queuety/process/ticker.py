@@ -12,7 +12,7 @@ from queuety.store.connect import Connection
 
 STAND_BACK_S = 3.0  # by how much pools let a scheduler go first; well within what counts as missed
 AGAIN_S = 0.05  # between two looks while another process is at what is due
-FOLLOW_S, FOLLOW_OWN_S = 10.0, 1.0  # between two looks how jobs have ended: in a pool, in a scheduler
+FOLLOW_S, FOLLOW_OWN_S = 3.0, 1.0  # between two looks how jobs have ended: in a pool, in a scheduler
 REVISE_S, REVISE_AGAIN_S = 3600.0, 1.0
 
 
@@ -28,6 +28,7 @@ class Ticker:
         self._follow_s = FOLLOW_OWN_S if own else FOLLOW_S
         self._fire_at = math.inf
         self._behind_s = 0.0
+        self._free_since = math.inf  # since when a buffered tick is seen to be free
         self._elsewhere = False  # a scheduler looks after the schedules
         self._follow_at = math.inf
         self._followed_to = 0
@@ -44,7 +45,9 @@ class Ticker:
         now = monotonic()  # after the answer: earlier it would fire too early, for nothing
         self._elsewhere = found.elsewhere and not self._own
         self._behind_s = STAND_BACK_S if self._elsewhere else 0.0
-        self._fire_at = math.inf if found.in_s is None else now + max(0.0, found.in_s + self._behind_s)
+        self._free_since = min(self._free_since, now) if found.free else math.inf
+        due_at = math.inf if found.in_s is None else now + found.in_s
+        self._fire_at = max(now, min(due_at, self._free_since) + self._behind_s)
         if not found.any:
             self._follow_at = self._revise_at = math.inf
         elif self._revise_at == math.inf:

@@ -31,10 +31,12 @@ _TICKS = """
 class Next:
     """When to look again. in_s: seconds until the next tick, 0 or less: one is due; None: none is to come.
 
+    free: a buffered tick may run, since the job that it waited for has ended.
     elsewhere: a process of its own schedules for the fleet.  any: there are schedules.
     """
 
     in_s: float | None
+    free: bool
     elsewhere: bool
     any: bool
 
@@ -218,7 +220,7 @@ def next_due(conn: Connection) -> Next:
     """Look when the next tick is due, on two small indexes."""
     row = conn.execute(statement("next_due"), {"seen": SCHEDULER_SEEN_S}).fetchone()
     assert row is not None
-    return Next(row[0], bool(row[1]), bool(row[2]))
+    return Next(row[0], *map(bool, row[1:]))
 
 
 def due(conn: Connection, limit: int, behind_s: float) -> tuple[datetime, list[Schedule]]:
@@ -227,7 +229,7 @@ def due(conn: Connection, limit: int, behind_s: float) -> tuple[datetime, list[S
     The longest due first. Those that are locked are skipped: somebody else is at them.
     """
     rows = reader.rows(conn, statement("due_schedules"), {"limit": limit, "behind": behind_s})
-    found = [_schedule(row[1:]) for row in rows]
+    found = [_schedule(row[2:]) for row in rows]
     # Those without a next tick wait with a buffered one.
     found.sort(key=lambda one: (one.next_at is None, one.next_at or one.anchor, one.key))
     return (rows[0][0] if rows else now(conn)), found

@@ -287,8 +287,16 @@ schedules = Table(
     _required("changed_at", Time, "now()"),
     PrimaryKeyConstraint("key", name="schedules_pkey"),
     CheckConstraint("(cron IS NULL) <> (every_s IS NULL)", name="schedules_cadence_check"),
-    CheckConstraint("every_s >= 1", name="schedules_every_check"),
-    CheckConstraint("jitter_s >= 0", name="schedules_jitter_check"),
+    CheckConstraint("length(key) BETWEEN 1 AND 255", name="schedules_key_check"),
+    CheckConstraint("json_typeof(payload) = 'object'", name="schedules_payload_check"),
+    CheckConstraint("jsonb_typeof(job) = 'object'", name="schedules_job_check"),
+    CheckConstraint("every_s BETWEEN 1 AND 315576000", name="schedules_every_check"),
+    CheckConstraint("jitter_s BETWEEN 0 AND 86400", name="schedules_jitter_check"),
+    CheckConstraint(
+        "isfinite(anchor) AND isfinite(next_at) AND isfinite(buffered_at)"
+        " AND isfinite(starts_at) AND isfinite(ends_at)",
+        name="schedules_times_check",
+    ),
     CheckConstraint("overlap IN ('allow', 'skip', 'buffer')", name="schedules_overlap_check"),
     CheckConstraint("missed IN ('once', 'skip', 'all')", name="schedules_missed_check"),
     CheckConstraint("missed_limit >= 1", name="schedules_missed_limit_check"),

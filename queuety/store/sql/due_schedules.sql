@@ -1,11 +1,13 @@
 -- Lock schedules of which a tick is due, or whose buffered tick waits for a job that has ended.
 -- limit int.  behind float8: seconds for which it must have been due.
--- Returns now, and the columns of the schedule, in no order: to be had in one, they would be walked by schedules_due.
+-- Returns now, a column of no use, and the columns of the schedule, in no order: to be had in one, they would be walked by schedules_due.
+-- A process that is suspended now would keep them locked: the server ends its transaction after five seconds.
 -- Locks the rows; those that are locked are skipped: another process is at them, and no tick runs twice. The conditions
 -- stand twice, since they are held against the row again once it is locked; in other words, or schedules_due would do.
 -- Indexes: schedules_due, schedules_buffered, schedules_pkey, jobs_pkey.  The keys are an array: a join would read all.
 SELECT
     statement_timestamp(),
+    set_config('idle_in_transaction_session_timeout', '5000', true),
     s.key, s.handler, s.payload, s.job, s.cron, s.every_s, s.timezone, s.starts_at, s.ends_at, s.jitter_s,
     s.overlap, s.missed, s.missed_limit, s.declared_by, s.anchor, s.next_at, s.buffered_at, s.last_at, s.last_job,
     s.paused_at, s.pause_reason, s.retired_at, s.broken, s.created_at, s.changed_at
