@@ -332,6 +332,8 @@ def _note(one: Schedule) -> str:
         return f"{one.declared_by} declares it no more"
     if one.paused_at:
         return one.pause_reason or ""
+    if one.buffered_at:
+        return f"a tick waits for the end of job {one.last_job}"
     return f"declared by {one.declared_by}" if one.declared_by else ""
 
 
