@@ -524,6 +524,53 @@ def test_calls_end_once_while_workers_are_killed_all_the_time():
     assert set(per_call.values()) == {1}
 
 
+# ── what a function leaves ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fork_of_a_function_never_answers(single):
+    assert single.run_blocking(F + "fork_and_return_twice") == "from the worker"
+
+    assert [single.run_blocking(F + "add", n) for n in range(20)] == list(range(20))
+    assert single.crashes == 0
+
+
+def test_an_answer_for_another_call_is_a_crash(single):
+    heard = listen(single, "dispatch")
+    single.run_blocking(F + "add", 1)
+
+    with pytest.raises(WorkerCrashed, match="answer_for answered out of turn and was killed"):
+        single.run_blocking(F + "answer_for", heard[0].call)
+
+    assert single.run_blocking(F + "add", 1) == 1
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("alarm", "timer", "handler", "ignored", "mask", "directory", "raising", "watchdog"),
+        *("dead child", "ended thread"),
+    ],
+)
+def test_what_can_be_put_back_is_and_the_worker_goes_on(single, what):
+    before = single.run_blocking(F + "surroundings")
+
+    single.run_blocking(F + "leave_behind", what)
+    if what in ("alarm", "watchdog"):
+        single.run_blocking(F + "nap", 1.2)
+
+    assert single.run_blocking(F + "surroundings") == before
+    assert single.crashes == 0
+
+
+@pytest.mark.parametrize("what", ["thread", "raw thread", "child", "fork"])
+def test_a_worker_in_which_something_still_runs_is_replaced(single, what):
+    pid = single.run_blocking(F + "leave_behind", what)
+
+    assert single.run_blocking(F + "nap", 0.8) != pid
+    assert gone(pid)
+    assert single.crashes == 0
+
+
 # ── cancelling ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

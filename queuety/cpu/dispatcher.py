@@ -18,6 +18,7 @@ from queuety.errors import CallTimeout, PoolBroken, PoolFull, PoolStopped, Worke
 
 _START_S = 60.0  # for a worker to come up, and for a call to reach it
 _LEAVE_S = 2.0  # for an idle worker to leave by itself
+_TIDY_S = 5.0  # from a worker's answer until it can be given the next call
 _TICK_S = 0.5  # a dead worker is seen by its closed socket, unless a process it forked holds that open
 _RETRY_S = 0.2  # after a process that the system has refused
 _REAP_S = 0.01  # between two looks for a killed process
@@ -158,19 +159,26 @@ class Dispatcher:
         try:
             frames, connected = worker.talk()
             for kind, body in frames:
-                self._take(worker, kind, body)
-        except ValueError:  # somebody else has written to the socket
-            self._crashed(worker, End())
+                if worker in self.workers:
+                    self._take(worker, kind, body)
+        except ValueError as error:  # the function, or a fork of it, has written to the socket
+            log.error("worker %d of the CPU pool has sent what it should not: %s", worker.pid, error)
+            self._gone(worker, End(text="answered out of turn and was killed"))
             return
         if connected:
             self._attend(worker)
-        else:
+        elif worker in self.workers:
             self._gone(worker, worker.last_words())
 
     def _take(self, worker: WorkerProcess, kind: Kind, body: memoryview) -> None:
         call = worker.call
         if kind is Kind.READY and not worker.ready:
-            worker.ready, worker.acts_by = True, None
+            worker.ready, worker.served, worker.acts_by = True, False, None
+        elif kind is Kind.SPENT and worker.served:
+            log.info(
+                "worker %d of the CPU pool is replaced: a call left %s", worker.pid, bytes(body).decode()
+            )
+            self._remove(worker)
         elif kind is Kind.BEGUN and call is not None and worker.begun_at is None:
             worker.begun_at = time.monotonic()
             worker.acts_by = None if call.timeout_s is None else worker.begun_at + call.timeout_s
@@ -184,7 +192,8 @@ class Dispatcher:
     def _answered(self, worker: WorkerProcess, call: Call, kind: Kind, body: memoryview) -> None:
         error = summary(kind, body)
         self._tell("done" if error is None else "fail", call, worker, error)
-        worker.call = worker.begun_at = worker.acts_by = None
+        worker.call = worker.begun_at = None
+        worker.ready, worker.served, worker.acts_by = False, True, time.monotonic() + _TIDY_S
         try:  # in a thread: large results take their time
             self.clerks.submit(lambda: call.settle(answer(call, kind, body)))
         except RuntimeError:  # the interpreter is ending, and somebody still waits
@@ -246,7 +255,7 @@ class Dispatcher:
             )
             self._fail(call, error, worker)
             self._remove(worker)
-        elif worker.leaving:
+        elif worker.leaving or worker.served:
             self._remove(worker)
         else:
             log.error("worker %d of the CPU pool has not answered for %g s", worker.pid, _START_S)
@@ -260,7 +269,7 @@ class Dispatcher:
             self._gone(worker, end)
 
     def _gone(self, worker: WorkerProcess, end: End) -> None:
-        if worker.leaving:
+        if worker.leaving or worker.served:  # it owes nobody anything
             self._remove(worker)
         else:
             self._crashed(worker, end)
@@ -326,7 +335,7 @@ class Dispatcher:
                 _, call = self._waiting.popitem(last=False)
                 worker.call = call
             worker.acts_by = time.monotonic() + _START_S
-            worker.tell(Kind.CALL, call.function.encode(), b"\0", *call.packed)
+            worker.tell(Kind.CALL, call.number, call.function.encode(), b"\0", *call.packed)
             self._hear(worker)
 
     # ── one worker, one call ──────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from queuety.cpu.call import Call
-from queuety.cpu.wire import HEAD, Kind, frame
+from queuety.cpu.wire import ABOUT_NO_CALL, HEAD, Kind, frame
 
 # A new interpreter, not a fork: threads and event loops of this process stay here. `__main__` is not imported
 # again, as multiprocessing would. -P: nothing of the current directory may stand in for the standard library.
@@ -30,12 +30,15 @@ _DEATH_S = 1.0  # from the end of the connection to the end of the process
 
 @dataclass(frozen=True)
 class End:
-    """How a process ended. code: its exit code.  signal: the one that killed it.  Both None: not known."""
+    """How a process ended. code: its exit code.  signal: the one that killed it.  text: else, what is known of it."""
 
     code: int | None = None
     signal: int | None = None
+    text: str = ""
 
     def __str__(self) -> str:
+        if self.text:
+            return self.text
         if self.signal is not None:
             with contextlib.suppress(ValueError):
                 return f"was killed by {signal.Signals(self.signal).name}"
@@ -46,7 +49,8 @@ class End:
 class WorkerProcess:
     """A worker's process, its socket, and the call that it has.
 
-    ready: it has said that it can be given calls.  begun_at: monotonic time at which the call's work began.
+    ready: it can be given a call.  served: it has answered one, and has not said yet that it can be given the next.
+    begun_at: monotonic time at which the call's work began.
     acts_by: monotonic time by which it must have done what it was last told; else it is killed.
     """
 
@@ -69,6 +73,7 @@ class WorkerProcess:
             theirs.close()
         self.pid = self._popen.pid
         self.ready = False
+        self.served = False
         self.leaving = False
         self.call: Call | None = None
         self.begun_at: float | None = None
@@ -86,14 +91,14 @@ class WorkerProcess:
     def sending(self) -> bool:
         return bool(self._outbox)
 
-    def tell(self, kind: Kind, *parts: bytes) -> None:
+    def tell(self, kind: Kind, number: int = 0, *parts: bytes) -> None:
         """Queue a frame; `talk` sends it."""
-        self._outbox.extend(memoryview(part) for part in frame(kind, *parts) if part)
+        self._outbox.extend(memoryview(part) for part in frame(kind, number, *parts) if part)
 
     def talk(self) -> tuple[list[tuple[Kind, memoryview]], bool]:
         """Send and receive what can be without waiting: the frames that are complete, and whether it is connected.
 
-        Raises ValueError for what is no frame.
+        Raises ValueError for what is no frame, or is about another call than the one that it has.
         """
         try:
             self._send()
@@ -125,8 +130,10 @@ class WorkerProcess:
     def _frames(self) -> list[tuple[Kind, memoryview]]:
         found: list[tuple[Kind, memoryview]] = []
         while len(self._inbox) >= HEAD.size:
-            length, kind = HEAD.unpack_from(self._inbox)
+            length, kind, number = HEAD.unpack_from(self._inbox)
             kind = Kind(kind)  # before waiting for a length that nobody meant
+            if number != (0 if kind in ABOUT_NO_CALL else self.call and self.call.number):
+                raise ValueError(f"{kind!r} for call {number}, which does not run")
             if len(self._inbox) < HEAD.size + length:
                 break
             found.append((kind, memoryview(self._inbox)[HEAD.size : HEAD.size + length]))

@@ -1,4 +1,4 @@
-"""What goes over a worker's socket: frames of a head (length of the body, kind) and a body."""
+"""What goes over a worker's socket: frames of a head (length of the body, kind, number of the call) and a body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 import struct
 from enum import IntEnum
 
-HEAD = struct.Struct("!QB")
+HEAD = struct.Struct("!QBQ")
 
 
 class Kind(IntEnum):
@@ -14,36 +14,38 @@ class Kind(IntEnum):
 
     CALL = 1  # to the worker: name of the function, a NUL, pickled arguments
     QUIT = 2  # to the worker: leave
-    READY = 3  # the worker can be given calls
+    READY = 3  # the worker can be given a call; about no call, so its number is 0
     BEGUN = 4  # the call has arrived whole, and the work begins
     VALUE = 5  # a pickled result
     RAISED = 6  # a pickled `Raised`
     UNSENT = 7  # the function returned, but its result cannot be pickled: a text
     REFUSED = 8  # the call cannot be made, and nothing was run: a text
+    SPENT = 9  # instead of READY: the worker can be given nothing more, as a text says why; its number is 0
 
 
 Raised = tuple[str, str, str, bytes | None]  # type's name, its text, traceback, the pickled exception
 
 ANSWERS = frozenset({Kind.VALUE, Kind.RAISED, Kind.UNSENT, Kind.REFUSED})
+ABOUT_NO_CALL = frozenset({Kind.QUIT, Kind.READY, Kind.SPENT})
 
 
-def frame(kind: Kind, *parts: bytes) -> list[bytes]:
+def frame(kind: Kind, number: int, *parts: bytes) -> list[bytes]:
     """The parts of a frame, not joined: a body may be large."""
-    return [HEAD.pack(sum(map(len, parts)), kind), *parts]
+    return [HEAD.pack(sum(map(len, parts)), kind, number), *parts]
 
 
-def read_frame(link: socket.socket) -> tuple[Kind, bytearray] | None:
+def read_frame(link: socket.socket) -> tuple[Kind, int, bytearray] | None:
     """Wait for a whole frame; None if the other end has closed."""
     head = _exactly(link, HEAD.size)
     if head is None:
         return None
-    length, kind = HEAD.unpack(head)
+    length, kind, number = HEAD.unpack(head)
     body = _exactly(link, length)
-    return None if body is None else (Kind(kind), body)
+    return None if body is None else (Kind(kind), number, body)
 
 
-def write_frame(link: socket.socket, kind: Kind, *parts: bytes) -> None:
-    for part in frame(kind, *parts):
+def write_frame(link: socket.socket, kind: Kind, number: int = 0, *parts: bytes) -> None:
+    for part in frame(kind, number, *parts):
         link.sendall(part)
 
 

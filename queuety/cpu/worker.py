@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from queuety.cpu.surroundings import Surroundings
 from queuety.cpu.wire import Kind, Raised, read_frame, write_frame
 
 
@@ -25,41 +26,51 @@ def serve(link: socket.socket) -> None:
     # What a function starts must not hold the socket open after this process has died.
     os.set_inheritable(link.fileno(), False)
     threading.Thread(target=_die_with_the_pool, args=(link,), name="queuety-cpu-watch", daemon=True).start()
+    home = os.getpid()
     write_frame(link, Kind.READY)
     while (read := read_frame(link)) and read[0] is Kind.CALL:
-        write_frame(link, Kind.BEGUN)
-        kind, answer = answer_to(read[1])
+        number = read[1]
+        write_frame(link, Kind.BEGUN, number)
+        kind, answer, before = answer_to(read[2])
+        if (
+            os.getpid() != home
+        ):  # a fork that the function has made: the call, and its answer, are the worker's
+            os._exit(0 if kind is Kind.VALUE else 1)
         del read  # large arguments are not kept while there is nothing to do
         _flush()
-        write_frame(link, kind, answer)
+        left = before.put_back()  # before the answer: what goes wrong here is still this call's
+        write_frame(link, kind, number, answer)
         del answer
+        write_frame(link, *((Kind.READY,) if left is None else (Kind.SPENT, 0, left.encode())))
 
 
-def answer_to(body: bytearray) -> tuple[Kind, bytes]:
-    """Run the call; never raises, whatever the function does."""
+def answer_to(body: bytearray) -> tuple[Kind, bytes, Surroundings]:
+    """Run the call: its answer, and what the function has found. Never raises, whatever the function does."""
+    before = Surroundings()
     cut = body.index(0)
     name, packed = body[:cut].decode(), memoryview(body)[cut + 1 :]
     try:
         function = resolve(name)
     except LookupError as error:
-        return Kind.REFUSED, str(error).encode(errors="replace")
+        return Kind.REFUSED, str(error).encode(errors="replace"), before
     try:
         args, kwargs = pickle.loads(packed)
     except BaseException as error:  # noqa: BLE001 - classes are the caller's, and may do anything
         text = f"{name}: the arguments cannot be unpickled in the worker: {_line(error)}"
-        return Kind.REFUSED, text.encode(errors="replace")
+        return Kind.REFUSED, text.encode(errors="replace"), before
     del packed
+    before = Surroundings()  # what a module starts as it is imported is to stay
     try:
         value = function(*args, **kwargs)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
     except BaseException as error:  # noqa: BLE001 - whatever a function raises is its caller's
-        return Kind.RAISED, pickle.dumps(_raised(error))
+        return Kind.RAISED, pickle.dumps(_raised(error)), before
     try:
-        return Kind.VALUE, pickle.dumps(value, protocol=5)
+        return Kind.VALUE, pickle.dumps(value, protocol=5), before
     except BaseException as error:  # noqa: BLE001 - as above
         text = f"{name} returned a {type(value).__qualname__} that cannot be pickled: {_line(error)}"
-        return Kind.UNSENT, text.encode(errors="replace")
+        return Kind.UNSENT, text.encode(errors="replace"), before
 
 
 def resolve(name: str) -> Callable[..., Any]:

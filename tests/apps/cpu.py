@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import contextlib
 import ctypes
+import faulthandler
+import gc
 import os
+import pickle
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -192,3 +199,76 @@ def chance(number: int, seed: int) -> int:
     if draw < 0.05:
         raise OutOfStock(str(number))
     return number
+
+
+def fork_and_return_twice() -> str:
+    if os.fork() == 0:
+        return "from the fork"
+    time.sleep(0.3)
+    return "from the worker"
+
+
+def answer_for(number: int) -> None:
+    """Answer for another call, as a fork that went on serving would."""
+    from queuety.cpu.wire import Kind, write_frame
+
+    link = next(
+        thing for thing in gc.get_objects() if isinstance(thing, socket.socket) and thing.fileno() > 2
+    )
+    write_frame(link, Kind.VALUE, number, pickle.dumps("a lie"))
+    time.sleep(60)
+
+
+def leave_behind(what: str) -> int:
+    """Return, and leave something that strikes the process later."""
+    match what:
+        case "alarm":
+            signal.alarm(1)
+        case "timer":
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.2)
+        case "handler":
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(9))
+        case "ignored":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        case "mask":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        case "directory":
+            os.chdir("/")
+        case "raising":
+            signal.signal(signal.SIGALRM, _raise)
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+            with contextlib.suppress(ZeroDivisionError):
+                time.sleep(1)
+        case "watchdog":
+            faulthandler.dump_traceback_later(0.5, exit=True)
+        case "thread":
+            threading.Timer(0.5, os._exit, [9]).start()
+        case "raw thread":
+            _thread.start_new_thread(time.sleep, (60,))
+            time.sleep(0.05)  # it has begun
+        case "child":
+            subprocess.Popen(["sleep", "60"])
+        case "fork":
+            if os.fork() == 0:
+                time.sleep(60)
+        case "dead child":
+            subprocess.Popen(["true"])
+            time.sleep(0.2)
+        case "ended thread":
+            threading.Thread(target=time.sleep, args=(0.005,)).start()
+    return os.getpid()
+
+
+def _raise(*_: object) -> None:
+    1 / 0  # noqa: B018
+
+
+def surroundings() -> tuple[object, ...]:
+    burn(1_000_000)
+    return (
+        os.getpid(),
+        os.getcwd(),
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGALRM),
+    )
