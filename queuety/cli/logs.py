@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime
 from typing import TextIO
 
+from queuety.process import running
 from queuety.redaction import redact_text
 
 # Chatty at info, and of no use to an operator of a queue.
@@ -54,7 +55,7 @@ class _Console(logging.Formatter):
 
 
 class _Machine(logging.Formatter):
-    """One JSON object a line; times in UTC."""
+    """One JSON object a line; times in UTC. Lines about a job, and those of its handler, carry its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -63,8 +64,10 @@ class _Machine(logging.Formatter):
             "level": record.levelname.lower(),
             "process": record.name.removeprefix("queuety."),
             "pid": record.process,
+            **running.fields(),
+            **getattr(record, "queuety", {}),
             "message": redact_text(record.getMessage()),
         }
         if record.exc_info:
             fields["exception"] = redact_text(self.formatException(record.exc_info))
-        return json.dumps(fields)
+        return json.dumps(fields, default=str)

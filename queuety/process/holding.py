@@ -168,7 +168,9 @@ class Holding:
             context = Context(link.job, link)
         kept = handler.options.result_limit
         kept = worker.settings.result_limit if kept is None else kept
+        worker.running(job)
         outcome = worker.runner.run(handler, job, context, kept)
+        worker.running(None)
         if worker.forked:
             log.error("a process that job %d had forked came back from its handler: ended", job.id)
             os._exit(1)
@@ -257,7 +259,7 @@ class Holding:
         self.batch.add(job.id, settlement, began_s, ended_s)
         self.page.count_one(counter_of(settlement))
         if not isinstance(settlement, GiveBack):
-            tell(log, job.id, job.handler, job.attempts, job.max_attempts, settlement)
+            tell(log, job.id, job.handler, job.queue, job.attempts, job.max_attempts, settlement)
 
     def _die_of_time_limit(self, slot: int, outcome: TimedOut) -> None:
         """End this process and all it started: a job over its limit is really dead before it may run again.

@@ -612,7 +612,7 @@ class Keeper:
 
 
 def _tell(fact: Facts, settlement: Settlement) -> None:
-    tell(log, fact.id, fact.handler, fact.attempts, fact.max_attempts, settlement)
+    tell(log, fact.id, fact.handler, fact.queue, fact.attempts, fact.max_attempts, settlement)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

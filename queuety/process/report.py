@@ -6,6 +6,7 @@ import logging
 from typing import assert_never
 
 from queuety.model import Again, Bury, Cancel, Complete, GiveBack, Lost, Outcome, Settlement, TimedOut
+from queuety.process import running
 from queuety.process.figures import Cause, Sheet
 from queuety.process.ledger import Counter
 
@@ -52,34 +53,54 @@ def count(
 
 
 def tell(
-    log: logging.Logger, job_id: int, handler: str, attempt: int, max_attempts: int, settlement: Settlement
+    log: logging.Logger,
+    job_id: int,
+    handler: str,
+    queue: str,
+    attempt: int,
+    max_attempts: int,
+    settlement: Settlement,
 ) -> None:
     """Log what became of a run; a plain success is not worth a line."""
+    level = _level(settlement)
+    if not log.isEnabledFor(level):
+        return
+    extra = {"queuety": {"event": _event(settlement), **running.of(job_id, handler, queue, attempt)}}
     head = f"job {job_id} {handler}: attempt {attempt} of {max_attempts}"
     match settlement:
         case Complete(note=None):
-            log.debug("%s completed", head)
+            said = f"{head} completed"
         case Complete(note=note):
-            log.warning("%s completed, but %s", head, note and note.message)
-        case Again(delay, counted, error, cause):
+            said = f"{head} completed, but {note and note.message}"
+        case Again(delay, _, error, cause):
             reason = f": {error.type}: {_line(error.message)}" if error else ""
-            level = logging.WARNING if counted else logging.INFO
-            log.log(
-                level,
-                "%s %s, next in %.1f s%s",
-                head,
-                "failed" if cause == "retried" else cause,
-                delay,
-                reason,
-            )
+            said = f"{head} {'failed' if cause == 'retried' else cause}, next in {delay:.1f} s{reason}"
         case Bury(error):
-            log.error("%s failed, buried: %s: %s", head, error.type, _line(error.message))
+            said = f"{head} failed, buried: {error.type}: {_line(error.message)}"
         case Cancel():
-            log.info("%s cancelled", head)
+            said = f"{head} cancelled"
         case GiveBack():
-            log.info("job %d %s: given back", job_id, handler)
+            said = f"job {job_id} {handler}: given back"
         case _:
             assert_never(settlement)
+    log.log(level, "%s", said, extra=extra)
+
+
+def _level(settlement: Settlement) -> int:
+    match settlement:
+        case Complete(note=note):
+            return logging.WARNING if note else logging.DEBUG
+        case Again(counted=counted):
+            return logging.WARNING if counted else logging.INFO
+        case Bury():
+            return logging.ERROR
+        case _:
+            return logging.INFO
+
+
+def _event(settlement: Settlement) -> str:
+    """One word for machines: completed, retried, snoozed, buried, cancelled, given_back …"""
+    return settlement.cause if isinstance(settlement, Again) else counter_of(settlement).name.lower()
 
 
 def _line(text: str) -> str:

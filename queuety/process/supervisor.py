@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from queuety import __version__
-from queuety.process import child, host, limits, metrics
+from queuety.process import child, host, limits, metrics, running
 from queuety.process.health import Health
 from queuety.process.ledger import Counter, Cut, Ledger, Page, Phase
 from queuety.process.listener import Listener
@@ -96,6 +96,7 @@ class Supervisor:
         """Run the pool until it is over; returns what it did."""
         names = ("TERM", "INT", "QUIT", "HUP", "TTIN", "TTOU", "USR1", "CHLD")
         self._waker = Waker(getattr(signal, f"SIG{name}") for name in names)
+        running.be(pool=self.plan.name)
         title(f"supervisor {self.plan.name} [{self.plan.queue_list}]"[:200])
         log.info(
             "pool %s: %s for %s", self.plan.name, self.plan.extent, self.plan.queue_list.replace(",", ", ")

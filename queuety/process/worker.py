@@ -19,7 +19,7 @@ from queuety.policy.guard import SHORTEST_S, next_guard
 from queuety.policy.prefetch import next_size
 from queuety.policy.retry import Backoff
 from queuety.policy.shares import Shares
-from queuety.process import declared, memory
+from queuety.process import declared, memory, running
 from queuety.process.alarm import Alarm
 from queuety.process.holding import SLACK_S, Holding
 from queuety.process.host import end_own_group, own_memory
@@ -66,6 +66,7 @@ class Worker:
         self.registry = registry
         self.page = page
         self.lone = lone
+        self.running = running.within if lone else running.here  # which job log lines are about
         self.name = plan.name
         self.leaving = ""  # why, once it is to leave
         self._poke_fd = poke_fd
@@ -123,6 +124,8 @@ class Worker:
             self._conn.close()
             raise connect.translate(error) from error  # one that is read-only is away for now
         self.name = f"{self.plan.name}#{worker_id}"
+        if not self.lone:
+            running.be(worker=worker_id)
         base = own_memory()
         self._memory_limit = self.settings.worker_max_memory
         if self._memory_limit and base > self._memory_limit:
