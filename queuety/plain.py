@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -125,3 +126,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def as_json(value: Any) -> bytes:
+    """A value as JSON that every reader takes: ASCII only, and no number that JSON does not have."""
+    try:
+        text = json.dumps(value, default=plain, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # PostgreSQL's json holds 1e400, and Python reads it as infinity
+        text = json.dumps(_finite(value), default=plain, allow_nan=False, separators=(",", ":"))
+    return text.encode("ascii")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value

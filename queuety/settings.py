@@ -306,6 +306,50 @@ class Settings:
         "address",
         None,
         "Where `work` answers /livez /readyz /startupz /metrics: 127.0.0.1:9191, or :9191 for all addresses.",
+    web_host: str = _setting(
+        "text",
+        "127.0.0.1",
+        "The address that `queuety web` listens on. Any but loopback needs tokens.",
+        option="--host",
+    )
+    web_port: int = _setting(
+        "whole", 8811, "The port that `queuety web` listens on; 0 = any.", maximum=65_535, option="--port"
+    )
+    web_root_path: str | None = _setting(
+        "text",
+        None,
+        "The path under which a proxy serves the HTTP API, if it takes it away before it passes requests on.",
+        option="--root-path",
+    )
+    web_auth: bool = _setting(
+        "switch", False, "Ask for tokens on loopback, too: needed behind a proxy.", option="--auth"
+    )
+    web_tokens: str | None = _setting(
+        "text",
+        None,
+        "Bearer tokens besides those of `queuety web token add`: entries name:role:sha256:DIGEST apart by commas "
+        "or spaces, or @FILE with one a line.",
+        option="--tokens",
+    )
+    web_allow_hosts: str | None = _setting(
+        "text",
+        None,
+        "Names, apart by commas, under which the HTTP API is reached, where no tokens are asked for or a proxy "
+        "changes the Host header.",
+        option="--allow-host",
+    )
+    web_streams: int = _setting(
+        "whole", 1000, "Most streams of events that are open at a time.", minimum=1, maximum=100_000
+    )
+    web_streams_per_client: int = _setting(
+        "whole",
+        100,
+        "Most streams of one client: a token's, or else an address's.",
+        minimum=1,
+        maximum=100_000,
+    )
+    web_idempotency_window: float = _setting(
+        "seconds", DAY_S, "How long an Idempotency-Key is remembered.", minimum=60, maximum=365 * DAY_S
     )
     log_level: str = _setting(
         "choice", "info", "What is logged.", choices=("debug", "info", "warning", "error")

@@ -42,6 +42,7 @@ COMMANDS = {
     "resume": ("queues", "resume"),
     "limit": ("limits", "limit"),
     "schedule": ("schedule", "schedule"),
+    "web": ("web", "web"),
     "cancel": ("act", "cancel"),
     "retry": ("act", "retry"),
     "bury": ("act", "bury"),
