@@ -306,6 +306,7 @@ class Settings:
         "address",
         None,
         "Where `work` answers /livez /readyz /startupz /metrics: 127.0.0.1:9191, or :9191 for all addresses.",
+    )
     web_host: str = _setting(
         "text",
         "127.0.0.1",

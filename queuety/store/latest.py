@@ -1,10 +1,11 @@
-"""The last that jobs have told of their way."""
+"""How jobs stand, and the last that they have told of their way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from queuety.model import State
 from queuety.store import reader
 from queuety.store.connect import Connection
 
@@ -29,3 +30,13 @@ def progress(conn: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         {"ids": list(ids)},
     )
     return {job_id: {**(data if isinstance(data, dict) else {}), "at": at} for job_id, at, data in rows}
+
+
+def states(conn: Connection, ids: Sequence[int]) -> dict[int, State]:
+    """The states of those of these jobs that are there. Index: the primary keys."""
+    rows = reader.rows(
+        conn,
+        "SELECT a.id, a.state::text FROM queuety.all_jobs AS a WHERE a.id = ANY (%(ids)s)",
+        {"ids": list(ids)},
+    )
+    return {job_id: State(state) for job_id, state in rows}

@@ -41,6 +41,9 @@ STATUS: Mapping[type[Exception], int] = {
     errors.WorkerCrashed: 500,
     errors.RemoteError: 500,
     errors.ResultRefused: 500,
+    errors.PoolBroken: 503,
+    errors.PoolStopped: 503,
+    errors.PoolFull: 503,
 }
 
 TITLES = {
@@ -119,7 +122,7 @@ def of(error: Exception) -> Problem:
         return Problem(status, _kind(error), error.message, error.hint, **more)
     log.warning("%s: %s", type(error).__name__, error)  # it may name hosts, roles and tables
     if status == 503:
-        return busy(_kind(error), "the queue's database cannot be used at the moment", "try again soon")
+        return busy(_kind(error), "what the request needs cannot be used at the moment", "try again soon")
     return Problem(status, _kind(error), "the request failed; the log of this server tells more")
 
 

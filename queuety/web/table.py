@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from queuety import units
@@ -99,6 +100,7 @@ LAST_SEEN = Parameter(
     _EVENT_ID,
     streams.event_id,
 )
+ALL_SEEN, ALL_LAST_SEEN = (replace(one, read=streams.places) for one in (SEEN, LAST_SEEN))
 WATCHED = Parameter(
     "job",
     "query",
@@ -140,7 +142,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", "/api/events", "followJobs", Role.VIEWER, "The same for several jobs, in one stream.",
-        streams.of_jobs, (WATCHED, SEEN, LAST_SEEN), answer="EventStream", media="text/event-stream",
+        streams.of_jobs, (WATCHED, ALL_SEEN, ALL_LAST_SEEN), answer="EventStream", media="text/event-stream",
         also={"application/json": "History"}, more={204: ""}, refuses=(404, 406, 429),
     ),
     Operation(
