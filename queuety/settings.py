@@ -328,7 +328,7 @@ class Settings:
     web_tokens: str | None = _setting(
         "text",
         None,
-        "Bearer tokens besides those of `queuety web token add`: entries name:role:sha256:DIGEST apart by commas "
+        "Bearer tokens besides those in the database: entries name:role:sha256:DIGEST apart by commas "
         "or spaces, or @FILE with one a line.",
         option="--tokens",
     )

@@ -246,7 +246,7 @@ def test_the_same_key_at_the_same_time_makes_one_job(http: TestClient):
 
     def send(_: int) -> str:
         together.wait(10)
-        return http.post("/api/jobs", json=ORDER, headers={"Idempotency-Key": "at once"}).text
+        return str(http.post("/api/jobs", json=ORDER, headers={"Idempotency-Key": "at once"}).text)
 
     with ThreadPoolExecutor(8) as threads:
         answers = set(threads.map(send, range(8)))

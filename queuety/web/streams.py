@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
@@ -26,6 +27,7 @@ from queuety.web.operation import Call
 from queuety.web.problems import Problem
 
 if TYPE_CHECKING:
+    from queuety.app import Queuety
     from queuety.watching.viewer import AsyncStream
     from queuety.web.room import Room
 
@@ -117,16 +119,11 @@ async def _history(call: Call, seen: Seen, job_ids: list[int], over: bool, alone
     events: list[StreamEvent] = []
     cut = False
     for job_id in job_ids:
-        room = MOST_EVENTS - len(events)
-        after = seen.get(job_id)
-        found = await call.service.ask(
-            lambda app, j=job_id, a=after, n=room + 1: app.history(j, after=a, limit=n)
-        )
-        cut = len(found) > room
-        events += found[:room]
-        if found[:room]:
-            seen[job_id] = found[:room][-1].event_id
-        if cut:
+        found = await call.service.ask(partial(_past, job_id, seen.get(job_id), MOST_EVENTS - len(events)))
+        events += found.events
+        if found.events:
+            seen[job_id] = found.events[-1].event_id
+        if cut := found.more:
             break
     last = seen.get(job_ids[0]) if alone else together(seen)
     if not alone:
@@ -137,6 +134,17 @@ async def _history(call: Call, seen: Seen, job_ids: list[int], over: bool, alone
         "over": over and not cut,
     }
     return answer(value)
+
+
+class _Past(NamedTuple):
+    events: list[StreamEvent]
+    more: bool
+
+
+def _past(job_id: int, after: str | None, most: int, app: Queuety) -> _Past:
+    """The next events of a job, and whether there are more; one more than asked for says so."""
+    found = app.history(job_id, after=after, limit=most + 1)
+    return _Past(found[:most], len(found) > most)
 
 
 def together(seen: Mapping[int, str]) -> str:
@@ -154,19 +162,24 @@ class _Stream(EventSourceResponse):
             _told(stream, first, seen),
             ping=PING_S,
             sep="\n",
-            ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),  # no id: it is no event
+            ping_message_factory=_ping,
             send_timeout=SEND_S,
         )
         self._stream = stream
-        self._leave = lambda: room.leave(client)
+        self._room, self._client = room, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with suppress(SendTimeoutError):
                 await super().__call__(scope, receive, send)
         finally:
-            self._leave()
+            self._room.leave(self._client)
             await self._stream.aclose()
+
+
+def _ping() -> ServerSentEvent:
+    """A comment: it has no id, or a client that comes back would skip what it has not seen."""
+    return ServerSentEvent(comment="ping", sep="\n")
 
 
 async def _told(
