@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
         WorkerCrashed,
+        WorkerUnavailable,
         WrongState,
     )
     from queuety.handle import JobHandle
@@ -77,6 +78,7 @@ _HOMES = {
         "UsageError",
         "WaitTimeout",
         "WorkerCrashed",
+        "WorkerUnavailable",
         "WrongState",
     ],
     "queuety.handle": ["JobHandle"],
@@ -144,6 +146,7 @@ __all__ = [
     "UsageError",
     "WaitTimeout",
     "WorkerCrashed",
+    "WorkerUnavailable",
     "WrongState",
     "__version__",
 ]

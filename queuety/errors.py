@@ -156,6 +156,10 @@ class PoolBroken(PoolStopped):
     """The CPU pool's workers crashed more often than `max_restarts`."""
 
 
+class WorkerUnavailable(QueuetyError):
+    """No worker of the CPU pool could be started for this call, as the system had no file, process or memory left."""
+
+
 class PoolFull(QueuetyError):
     """`max_waiting` calls wait already."""
 

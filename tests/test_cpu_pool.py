@@ -10,6 +10,8 @@ import logging
 import os
 import pickle
 import random
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -38,7 +40,9 @@ from queuety import (
     ResultRefused,
     UsageError,
     WorkerCrashed,
+    WorkerUnavailable,
 )
+from queuety.cpu import dispatcher
 from tests import ROOT
 from tests.apps import cpu
 from tests.daemon import until
@@ -260,6 +264,8 @@ def test_a_time_limit_that_cannot_be_meant_is_refused(pool, limit):
         {"processes": 10**6},
         {"max_restarts": -1},
         {"max_waiting": -1},
+        {"start_timeout": 0},
+        {"start_timeout": None},
     ],
 )
 def test_a_pool_that_cannot_be_meant_is_refused(options):
@@ -522,6 +528,154 @@ def test_calls_end_once_while_workers_are_killed_all_the_time():
     assert ends["value"] > 1000
     per_call = collections.Counter(event.call for event in heard if event.type in ("done", "fail"))
     assert set(per_call.values()) == {1}
+
+
+# ── workers that do not come up, or do not listen ─────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have every new worker run a text before anything else."""
+
+    def install(text: str) -> None:
+        (tmp_path / "sitecustomize.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+
+    return install
+
+
+@pytest.fixture
+def no_files() -> Iterator[Callable[[bool], None]]:
+    """Have the system refuse new files, or give them again."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def refuse(refused: bool) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]) if refused else limits)
+
+    yield refuse
+    refuse(False)
+
+
+def test_a_worker_that_stalls_while_idle_costs_no_call(single, monkeypatch):
+    monkeypatch.setattr(dispatcher, "_ARRIVE_S", 0.5)
+    victim = single.run_blocking(F + "pid")
+    os.kill(victim, signal.SIGSTOP)
+
+    assert single.run_blocking(F + "pid", timeout=20) != victim
+    assert single.crashes == 1
+    assert gone(victim)
+
+
+def test_large_arguments_may_take_longer_to_arrive_as_long_as_they_go_on(single, monkeypatch):
+    single.run_blocking(F + "add", 1)
+    monkeypatch.setattr(dispatcher, "_ARRIVE_S", 1.0)
+    hold = threading.Timer(0.5, os.kill, [single.pids[0], signal.SIGCONT])
+    os.kill(single.pids[0], signal.SIGSTOP)
+    hold.start()
+
+    assert single.run_blocking(F + "size", b"x" * 30_000_000) == 30_000_000
+    assert single.crashes == 0
+
+
+def test_a_worker_that_does_not_come_up_is_ended(at_start):
+    at_start("import time; time.sleep(60)")
+
+    with (
+        CpuPool(1, max_restarts=1, start_timeout=0.3) as pool,
+        pytest.raises(PoolBroken, match=r"the last one did not come up within 0\.3 s and was killed"),
+    ):
+        pool.run_blocking(F + "add", 1)
+
+
+def test_a_worker_that_dies_as_it_starts_is_a_crash_and_tells_its_exit_code(at_start):
+    at_start("import os; os._exit(7)")
+
+    with (
+        CpuPool(1, max_restarts=2) as pool,
+        pytest.raises(PoolBroken, match=r"crashed 3 times.* exit code 7 before it could be given a call"),
+    ):
+        pool.run_blocking(F + "add", 1)
+
+
+def test_a_call_that_no_worker_lives_to_begin_has_its_end(at_start):
+    at_start(
+        "import os, queuety.cpu.worker as worker\nworker.read_frame = lambda link: (link.recv(1), os._exit(5))"
+    )
+
+    with (
+        CpuPool(1, max_restarts=100) as pool,
+        pytest.raises(WorkerCrashed, match=r"5 processes died before they began.* exit code 5"),
+    ):
+        pool.run_blocking(F + "add", 1)
+
+
+def test_a_system_that_refuses_workers_for_a_while_costs_nothing_but_time(single, no_files, caplog):
+    victim = single.run_blocking(F + "pid")
+    no_files(True)
+    os.kill(victim, signal.SIGKILL)
+    with caplog.at_level(logging.WARNING, "queuety.cpu"):
+        caller = Caller(single, F + "add", 1)
+        until(lambda: caplog.text.count("cannot be started now: [Errno 24]") >= 3, what="three tries")
+    no_files(False)
+
+    assert caller.ended().value == 1
+    assert single.crashes == 1  # the one that was killed
+
+
+def test_a_call_does_not_wait_for_ever_for_a_worker_that_cannot_be_started(single, no_files, monkeypatch):
+    monkeypatch.setattr(dispatcher, "_HELPLESS_S", 0.3)
+    victim = single.run_blocking(F + "pid")
+    no_files(True)
+    os.kill(victim, signal.SIGKILL)
+
+    caller = Caller(single, F + "add", 1).ended()
+    no_files(False)
+
+    assert isinstance(caller.error, WorkerUnavailable)
+    assert re.search("no worker could be started.*Too many open files", str(caller.error))
+    assert single.run_blocking(F + "add", 1) == 1
+
+
+def test_a_pool_that_cannot_begin_at_present_can_later(single, no_files):
+    no_files(True)
+    with pytest.raises(WorkerUnavailable, match="Too many open files"):
+        single.run_blocking(F + "add", 1)
+    no_files(False)
+
+    assert single.run_blocking(F + "add", 1) == 1
+
+
+def test_a_pool_whose_thread_cannot_start_at_present_can_later(single, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(WorkerUnavailable, match="new thread"):
+            single.run_blocking(F + "add", 1)
+
+    assert single.run_blocking(F + "add", 1) == 1
+
+
+def test_a_crash_is_counted_before_its_caller_is_told(single):
+    counted: list[int] = []
+    single.on("crash", lambda event: counted.append(single.crashes))
+    single.on("fail", lambda event: counted.append(single.crashes))
+
+    with pytest.raises(WorkerCrashed):
+        single.run_blocking(F + "leave", 3)
+
+    assert counted == [1, 1]
+
+
+def test_a_result_that_is_refused_here_is_no_done(single):
+    heard = listen(single)
+
+    with pytest.raises(ResultRefused):
+        single.run_blocking(F + "trap")
+
+    assert [event.type for event in heard] == ["dispatch", "fail"]
+    assert "the trap" in str(heard[1].error)
 
 
 # ── what a function leaves ────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import pickle
 import sys
+import time
 import types
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -41,6 +42,7 @@ class Call:
     """One call on its way.
 
     packed: the pickled arguments, in parts.  timeout_s: limit of the work; None: none.
+    waits_since: monotonic time.  lost: how many workers have died before they began it.
     future: its result is an Answer; it never has an exception.
     """
 
@@ -48,6 +50,8 @@ class Call:
     packed: tuple[bytes, ...]
     timeout_s: float | None
     number: int = field(default_factory=lambda: next(_numbers))
+    waits_since: float = field(default_factory=time.monotonic)
+    lost: int = 0
     future: Future[Answer] = field(default_factory=Future)
 
     def settle(self, answer: Answer) -> None:

@@ -9,18 +9,21 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from queuety.cpu.call import Answer, Call, answer, summary
 from queuety.cpu.events import CpuEvent, Listeners, log
 from queuety.cpu.process import End, WorkerProcess
+from queuety.cpu.trouble import Trouble
 from queuety.cpu.wire import ANSWERS, Kind
-from queuety.errors import CallTimeout, PoolBroken, PoolFull, PoolStopped, WorkerCrashed
+from queuety.errors import CallTimeout, PoolBroken, PoolFull, PoolStopped, WorkerCrashed, WorkerUnavailable
 
-_START_S = 60.0  # for a worker to come up, and for a call to reach it
+_ARRIVE_S = 5.0  # for a call, or for the next part of a large one, to reach a worker that was ready
+_LOST = 5  # workers that may die before they begin a call; then it has its end
+_HELPLESS_S = 30.0  # a call waits so long while there is no worker and none can be started
 _LEAVE_S = 2.0  # for an idle worker to leave by itself
 _TIDY_S = 5.0  # from a worker's answer until it can be given the next call
 _TICK_S = 0.5  # a dead worker is seen by its closed socket, unless a process it forked holds that open
-_RETRY_S = 0.2  # after a process that the system has refused
 _REAP_S = 0.01  # between two looks for a killed process
 
 
@@ -28,11 +31,17 @@ class Dispatcher:
     """All that a pool does, in one thread of its own; others only leave a note and wake it."""
 
     def __init__(
-        self, processes: int, max_restarts: int, max_waiting: int | None, listeners: Listeners
+        self,
+        processes: int,
+        max_restarts: int,
+        max_waiting: int | None,
+        start_timeout: float,
+        listeners: Listeners,
     ) -> None:
         self.processes = processes
         self.max_restarts = max_restarts
         self.max_waiting = max_waiting
+        self.start_timeout = start_timeout
         self.owner = os.getpid()
         self.clerks = ThreadPoolExecutor(4, thread_name_prefix="queuety-cpu-clerk")  # they pickle
         self.ended: Future[None] = Future()
@@ -41,6 +50,8 @@ class Dispatcher:
         self.thread = threading.Thread(target=self._run, name="queuety-cpu", daemon=True)
         self._listeners = listeners
         self._corpses: list[WorkerProcess] = []
+        self._trouble = Trouble()
+        self._finishing: dict[int, CpuEvent] = {}  # calls whose answer is being unpickled
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = os.pipe()
         os.set_blocking(self._bell, False)
@@ -50,9 +61,18 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._waiting: OrderedDict[int, Call] = OrderedDict()
         self._withdrawn: list[Call] = []
+        self._finished: list[tuple[Call, Answer, str | None]] = []
         self._eager = False
         self._refusal: PoolStopped | None = None  # what new calls are told
         self._kill_at: float | None = None
+
+    def start(self) -> None:
+        """Start the thread; RuntimeError, and nothing is left, if there can be none."""
+        try:
+            self.thread.start()
+        except BaseException:
+            self._close_files()
+            raise
 
     # ── called by other threads ───────────────────────────────────────────────────────────────────────────────
 
@@ -94,6 +114,11 @@ class Dispatcher:
         self._ring()
 
     @property
+    def refusal(self) -> PoolStopped | None:
+        """What new calls are told; None: they are taken."""
+        return None if self._refusal is None else _again(self._refusal)
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -125,7 +150,9 @@ class Dispatcher:
         self._corpses = [corpse for corpse in self._corpses if not corpse.reaped()]
 
     def _over(self) -> bool:
-        return self._refusal is not None and not (self.workers or self._corpses or self._waiting)
+        return self._refusal is not None and not (
+            self.workers or self._corpses or self._waiting or self._finishing
+        )
 
     def _pause(self) -> float | None:
         """Seconds until there is something to do without being told."""
@@ -140,7 +167,7 @@ class Dispatcher:
             moments.append(self._kill_at)
         pauses = [max(0.0, moment - time.monotonic()) for moment in moments]
         if self._lacking():  # one could not be started
-            pauses.append(_RETRY_S)
+            pauses.append(max(0.0, self._trouble.again_at - time.monotonic()))
         if any(worker.call is not None for worker in self.workers):
             pauses.append(_TICK_S)
         return min(pauses, default=None)
@@ -156,8 +183,11 @@ class Dispatcher:
                 self._hear(worker)
 
     def _hear(self, worker: WorkerProcess) -> None:
+        sent = worker.sent
         try:
             frames, connected = worker.talk()
+            if worker.sent != sent and worker.call is not None and worker.begun_at is None:
+                worker.acts_by = time.monotonic() + _ARRIVE_S
             for kind, body in frames:
                 if worker in self.workers:
                     self._take(worker, kind, body)
@@ -190,17 +220,35 @@ class Dispatcher:
             raise ValueError(f"out of turn: {kind!r}")
 
     def _answered(self, worker: WorkerProcess, call: Call, kind: Kind, body: memoryview) -> None:
-        error = summary(kind, body)
-        self._tell("done" if error is None else "fail", call, worker, error)
+        self._finishing[call.number] = self._event("done", call, worker)
         worker.call = worker.begun_at = None
         worker.ready, worker.served, worker.acts_by = False, True, time.monotonic() + _TIDY_S
+
+        def finish() -> None:
+            found = answer(call, kind, body)
+            error = None if found.error is None else summary(kind, body) or str(found.error)
+            with self._lock:
+                self._finished.append((call, found, error))
+            self._ring()
+
         try:  # in a thread: large results take their time
-            self.clerks.submit(lambda: call.settle(answer(call, kind, body)))
-        except RuntimeError:  # the interpreter is ending, and somebody still waits
-            call.settle(answer(call, kind, body))
+            self.clerks.submit(finish)
+        except RuntimeError:  # there is no thread, or the interpreter is ending, and somebody still waits
+            finish()
+
+    def _finish(self) -> None:
+        """Tell what came of calls: to those who listen, then to the caller."""
+        with self._lock:
+            finished, self._finished = self._finished, []
+        for call, found, error in finished:
+            event = self._finishing.pop(call.number, None)
+            if event is not None:  # else: a clerk has come after all
+                self._listeners.tell(replace(event, type="done" if error is None else "fail", error=error))
+                call.settle(found)
 
     def _obey(self) -> None:
-        """Do what others have asked for: withdraw, stop."""
+        """Do what others have asked for: tell answers, withdraw, stop."""
+        self._finish()
         with self._lock:
             withdrawn, self._withdrawn = self._withdrawn, []
             refusal = self._refusal
@@ -258,8 +306,13 @@ class Dispatcher:
         elif worker.leaving or worker.served:
             self._remove(worker)
         else:
-            log.error("worker %d of the CPU pool has not answered for %g s", worker.pid, _START_S)
-            self._crashed(worker, End())
+            limit = (
+                f"begin a call within {_ARRIVE_S:g} s"
+                if worker.ready
+                else f"come up within {self.start_timeout:g} s"
+            )
+            log.error("worker %d of the CPU pool did not %s", worker.pid, limit)
+            self._crashed(worker, End(text=f"did not {limit} and was killed"))
 
     def _dead(self, worker: WorkerProcess, end: End) -> None:
         """The process has ended. What it has sent before counts; its socket may be held open by one that it forked."""
@@ -269,54 +322,88 @@ class Dispatcher:
             self._gone(worker, end)
 
     def _gone(self, worker: WorkerProcess, end: End) -> None:
-        if worker.leaving or worker.served:  # it owes nobody anything
+        if worker.leaving:
             self._remove(worker)
         else:
             self._crashed(worker, end)
 
     def _crashed(self, worker: WorkerProcess, end: End) -> None:
         call, begun = worker.call, worker.begun_at is not None
+        self._count_crash(str(end) if worker.ready else f"{end} before it could be given a call")
         self._tell("crash", call if begun else None, worker, str(end))
-        if call is not None and begun:
+        if call is not None and not begun:
+            call.lost += 1
+        if call is not None and (begun or call.lost >= _LOST):
+            who = (
+                "the process that ran"
+                if begun
+                else f"{call.lost} processes died before they began; the last of"
+            )
             error = WorkerCrashed(
-                f"the process that ran {call.function} {end}",
+                f"{who} {call.function} {end}",
                 "out of memory, perhaps" if end.signal == 9 else "",
                 function=call.function,
                 code=end.code,
                 signal=end.signal,
             )
             self._fail(call, error, worker)
-        self._remove(worker)
-        if call is not None and not begun:  # nothing was run: another worker may have it
+        elif call is not None:  # nothing was run: another worker may have it
             with self._lock:
                 self._waiting[call.number] = call
                 self._waiting.move_to_end(call.number, last=False)
-        self._count_crash()
+        self._remove(worker)
 
-    def _count_crash(self) -> None:
+    def _count_crash(self, how: str) -> None:
+        """Count it before anybody is told: a caller may look at once."""
         self.crashes += 1
         if self.crashes > self.max_restarts:
             log.error("the CPU pool is broken: %d crashes", self.crashes)
             with self._lock:
                 self._refusal = self._refusal or PoolBroken(
                     f"the CPU pool is broken: its workers crashed {self.crashes} times,"
-                    f" and max_restarts is {self.max_restarts}",
+                    f" and max_restarts is {self.max_restarts}; the last one {how}",
                     "look for the cause, then make a new pool",
                 )
 
     def _staff(self) -> None:
         """Start the workers that are needed."""
-        while self._lacking():
+        while self._lacking() and time.monotonic() >= self._trouble.again_at:
             try:
-                worker = WorkerProcess()
-            except OSError as error:
-                log.error("a worker of the CPU pool cannot be started: %s", error)
-                self._tell("crash", None, None, f"could not be started: {error}")
-                self._count_crash()
-                return
-            worker.acts_by = time.monotonic() + _START_S
-            self.workers.append(worker)
+                self._employ()
+            except (OSError, RuntimeError, MemoryError) as error:  # no crash: it may pass
+                self._trouble.failed(error)
+                log.warning("a worker of the CPU pool cannot be started now: %s", error)
+            else:
+                self._trouble.over()
+        if self._trouble.error is not None and not self.workers:
+            self._despair(self._trouble.error)
+
+    def _employ(self) -> None:
+        worker = WorkerProcess()
+        try:
             self._selector.register(worker.link, selectors.EVENT_READ | selectors.EVENT_WRITE, worker)
+        except BaseException:
+            worker.kill()
+            self._corpses.append(worker)
+            raise
+        worker.acts_by = time.monotonic() + self.start_timeout
+        self.workers.append(worker)
+
+    def _despair(self, cause: BaseException) -> None:
+        """Fail the calls that have waited long enough while no worker can be started."""
+        latest = time.monotonic() - _HELPLESS_S
+        if self._trouble.since > latest:
+            return
+        with self._lock:
+            lost = [call for call in self._waiting.values() if call.waits_since <= latest]
+            for call in lost:
+                del self._waiting[call.number]
+        for call in lost:
+            error = WorkerUnavailable(
+                f"{call.function} had not begun: no worker could be started for {_HELPLESS_S:g} s: {cause}",
+                "free what is short, or call again later: the pool goes on trying",
+            )
+            self._fail(call, error)
 
     def _lacking(self) -> bool:
         """Whether there are calls for one more worker, and room for it."""
@@ -334,7 +421,7 @@ class Dispatcher:
                     return
                 _, call = self._waiting.popitem(last=False)
                 worker.call = call
-            worker.acts_by = time.monotonic() + _START_S
+            worker.acts_by = time.monotonic() + _ARRIVE_S
             worker.tell(Kind.CALL, call.number, call.function.encode(), b"\0", *call.packed)
             self._hear(worker)
 
@@ -360,16 +447,19 @@ class Dispatcher:
     def _tell(
         self, kind: str, call: Call | None, worker: WorkerProcess | None, error: str | None = None
     ) -> None:
+        self._listeners.tell(self._event(kind, call, worker, error))
+
+    def _event(
+        self, kind: str, call: Call | None, worker: WorkerProcess | None, error: str | None = None
+    ) -> CpuEvent:
         began = worker.begun_at if worker is not None and call is not None else None
-        self._listeners.tell(
-            CpuEvent(
-                kind,
-                call.number if call else None,
-                call.function if call else None,
-                worker.pid if worker else None,
-                None if began is None else time.monotonic() - began,
-                error,
-            )
+        return CpuEvent(
+            kind,
+            call.number if call else None,
+            call.function if call else None,
+            worker.pid if worker else None,
+            None if began is None else time.monotonic() - began,
+            error,
         )
 
     def _close(self) -> None:
@@ -385,13 +475,17 @@ class Dispatcher:
         for call in waiting.values():
             self._fail(call, _again(refusal))
         self.clerks.shutdown(wait=True)
+        self._finish()
+        self._close_files()
+        self._listeners.tell(CpuEvent("stopped"))
+        self.ended.set_result(None)
+
+    def _close_files(self) -> None:
         self._selector.close()
         with self._lock:  # a bell that is rung later would be somebody else's file
             bell, button, self._bell, self._button = self._bell, self._button, -1, -1
         os.close(bell)
         os.close(button)
-        self._listeners.tell(CpuEvent("stopped"))
-        self.ended.set_result(None)
 
 
 def _again(refusal: PoolStopped, what: str = "") -> PoolStopped:

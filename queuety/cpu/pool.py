@@ -14,7 +14,7 @@ from typing import Any, Self
 from queuety.cpu.call import prepare
 from queuety.cpu.dispatcher import Dispatcher
 from queuety.cpu.events import Callback, CpuEvent, Listeners
-from queuety.errors import PoolStopped, UsageError
+from queuety.errors import PoolStopped, UsageError, WorkerUnavailable
 
 MOST_PROCESSES = 1024
 _LONGEST_S = 10 * 365 * 86400.0
@@ -28,19 +28,29 @@ class CpuPool:
     processes:    how many at most; default one less than the cores that this process may use, at least 1.
     max_restarts: crashed workers that are replaced, in all; with the next crash the pool is broken.
     max_waiting:  calls that may wait for a worker; None: any number.
+    start_timeout: seconds within which a new worker must have come up; else it is killed, which counts as a crash.
 
     Nothing is started before the first call or `start()`; then workers come up as calls need them. May be used from
     any thread and any event loop of the process. Use it as a context manager, sync or async, or `stop()` it.
     """
 
     def __init__(
-        self, processes: int | None = None, *, max_restarts: int = 5, max_waiting: int | None = None
+        self,
+        processes: int | None = None,
+        *,
+        max_restarts: int = 5,
+        max_waiting: int | None = None,
+        start_timeout: float = 60.0,
     ) -> None:
         if processes is None:
             processes = max(1, min(_cores() - 1, MOST_PROCESSES))
         self.processes = _whole("processes", processes, 1, MOST_PROCESSES)
         self.max_restarts = _whole("max_restarts", max_restarts, 0, 10**9)
         self.max_waiting = None if max_waiting is None else _whole("max_waiting", max_waiting, 0, 10**9)
+        limit = _seconds("start_timeout", start_timeout)
+        if limit is None:
+            raise UsageError("start_timeout must be a number of seconds, not None")
+        self.start_timeout = limit
         self._listeners = Listeners()
         self._lock = threading.Lock()
         self._dispatcher: Dispatcher | None = None
@@ -55,7 +65,8 @@ class CpuPool:
         timeout: seconds that the work may take, counted from its beginning in the worker; None: no limit.
         An error of the function is raised here as it was there, with the worker's traceback as its cause.
         Cancelled, a call that waits is withdrawn and one that runs is killed.
-        Raises CallRefused, CallTimeout, WorkerCrashed, RemoteError, ResultRefused, PoolStopped, PoolBroken, PoolFull.
+        Raises CallRefused, CallTimeout, WorkerCrashed, WorkerUnavailable, RemoteError, ResultRefused, PoolStopped,
+        PoolBroken, PoolFull.
         """
         limit = _seconds("timeout", timeout)
         dispatcher = self._started()
@@ -63,7 +74,11 @@ class CpuPool:
         try:  # in a thread: large arguments take their time
             preparing = loop.run_in_executor(dispatcher.clerks, prepare, function, args, kwargs, limit)
         except RuntimeError as error:
-            raise PoolStopped("the CPU pool is stopped", "make a new one") from error
+            if (refusal := dispatcher.refusal) is not None:
+                raise refusal from error
+            raise WorkerUnavailable(
+                f"the CPU pool can start no thread now: {error}", "try again later"
+            ) from error
         call = await preparing
         dispatcher.submit(call)
         try:
@@ -165,16 +180,25 @@ class CpuPool:
             if self._stopped:
                 raise PoolStopped("the CPU pool is stopped", "make a new one")
             if self._dispatcher is None:
-                self._dispatcher = Dispatcher(
-                    self.processes, self.max_restarts, self.max_waiting, self._listeners
-                )
+                self._dispatcher = self._new_dispatcher()
                 self._owner = os.getpid()
                 _living.add(self._dispatcher)
                 # Dropped without stop(), it ends all the same. (At the interpreter's end: see below.)
                 weakref.finalize(self, _abandon, self._dispatcher, self._owner).atexit = False
-                self._dispatcher.thread.start()
             self._refuse_in_a_fork()
             return self._dispatcher
+
+    def _new_dispatcher(self) -> Dispatcher:
+        try:
+            dispatcher = Dispatcher(
+                self.processes, self.max_restarts, self.max_waiting, self.start_timeout, self._listeners
+            )
+            dispatcher.start()
+        except (OSError, RuntimeError) as error:
+            raise WorkerUnavailable(
+                f"the CPU pool cannot be started now: {error}", "try again later"
+            ) from error
+        return dispatcher
 
     def _stop(self, timeout: float | None) -> Dispatcher | None:
         limit = _seconds("timeout", timeout, least=0.0)

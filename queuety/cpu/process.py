@@ -78,7 +78,7 @@ class WorkerProcess:
         self.call: Call | None = None
         self.begun_at: float | None = None
         self.acts_by: float | None = None
-        self.received = 0  # bytes, ever
+        self.received = self.sent = 0  # bytes, ever
         self._inbox = bytearray()
         path = [place for place in sys.path if isinstance(place, str)]
         self._outbox = deque([memoryview(json.dumps(path).encode() + b"\n")])
@@ -112,6 +112,7 @@ class WorkerProcess:
             while self._outbox:
                 part = self._outbox[0]
                 sent = self.link.send(part[: 4 * _CHUNK])
+                self.sent += sent
                 if sent == len(part):
                     self._outbox.popleft()
                 else:
