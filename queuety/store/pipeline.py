@@ -68,7 +68,9 @@ def transaction(conn: Connection, steps: Sequence[Step]) -> list[Answer]:
     if failure is not None:
         if pgconn.transaction_status != pq.TransactionStatus.IDLE:
             pgconn.exec_(b"ROLLBACK")
-        _PREPARED[conn] = _still_prepared(conn)
+        known, _PREPARED[conn] = _PREPARED.get(conn, set()), _still_prepared(conn)
+        if _were_dropped(failure, known - _PREPARED[conn]):
+            return transaction(conn, steps)  # nothing was done; what is missing is prepared this time
         raise failure
     return answers[1:-1]
 
@@ -92,11 +94,24 @@ def alone(conn: Connection, step: Step) -> Answer:
                 prepared.add(step.name)
             pgconn.send_query_prepared(label, values)
         return _answer(conn, _only(conn))
+    except psycopg.errors.InvalidSqlStatementName:
+        known, _PREPARED[conn] = _PREPARED.get(conn, set()), set()
+        if not known:
+            raise
+        return alone(conn, step)
     except psycopg.Error:
         raise  # the server's word on the statement, or the end of the connection
     except BaseException:
         pgconn.finish()  # an answer is under way that nobody will read
         raise
+
+
+def _were_dropped(failure: psycopg.Error, gone: set[str]) -> bool:
+    """True if statements that we had prepared are not there any more.
+
+    After a transaction that was rolled back psycopg drops all that are prepared, ours too, if it had any of its own.
+    """
+    return bool(gone) and isinstance(failure, psycopg.errors.InvalidSqlStatementName)
 
 
 def _only(conn: Connection) -> pq.abc.PGresult:
