@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("queuety.web")
 
+HEAD = 32 * 1024  # bytes of path, query and headers
 ENVELOPE = 64 * 1024  # of a body, besides the payload
 
 
@@ -95,6 +96,7 @@ class _Path:
 
     async def _answer(self, request: Request) -> Response:
         try:
+            _check_head(request)
             self._service.sites.check_host(request)
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers=self._allow)
@@ -106,6 +108,14 @@ class _Path:
             return await _run(self._service, operation, request)
         except Exception as error:  # noqa: BLE001 - whatever it is, its text must not leave
             return problems.of(error).response()
+
+
+def _check_head(request: Request) -> None:
+    """Refuse a head that is larger than anybody needs, whatever the server lets through."""
+    size = len(request.scope["path"]) + len(request.scope.get("query_string", b""))
+    size += sum(len(name) + len(value) for name, value in request.scope["headers"])
+    if size > HEAD:
+        raise Problem(431, "too-large", f"the head of the request has {size} bytes, at most {HEAD} are read")
 
 
 async def _run(service: Service, operation: Operation, request: Request) -> Response:

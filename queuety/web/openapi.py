@@ -14,7 +14,7 @@ from queuety.web.problems import MEDIA, TITLES
 from queuety.web.schemas import SCHEMAS
 
 # What any operation may be refused with.
-ALWAYS = (401, 403, 421, 422, 500, 503)
+ALWAYS = (401, 403, 421, 422, 431, 500, 503)
 WITH_BODY = (400, 408, 413, 415)
 
 

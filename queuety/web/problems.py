@@ -60,6 +60,7 @@ TITLES = {
     421: "Another host was meant",
     422: "The request cannot be meant",
     429: "Too many streams of one client",
+    431: "The head of the request is too large",
     500: "Something went wrong here",
     503: "Not now",
     504: "It took too long",

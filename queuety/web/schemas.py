@@ -24,6 +24,9 @@ _PRIORITY = {"enum": [one.name.lower() for one in Priority]}
 _STATUS = {"enum": list(STATUS.values()), "description": "The public state."}
 _STATE = {"enum": [str(one) for one in State], "description": "The state as Queuety itself calls it."}
 _DURATION = {"type": ["number", "string"], "description": 'Seconds, or "5m".'}
+_TYPE = {
+    "enum": ["job.started", "job.progress", "job.partial", "job.completed", "job.failed", "job.canceled"]
+}
 _WHOLE = {"type": "integer"}
 
 
@@ -112,11 +115,7 @@ SCHEMAS: Mapping[str, Any] = {
     "Event": _object(
         {
             "event_id": {**_TEXT, "description": "Grows within a job; the same for every viewer."},
-            "type": {
-                "enum": [
-                    "job.started", "job.progress", "job.partial", "job.completed", "job.failed", "job.canceled",
-                ]
-            },
+            "type": _TYPE,
             "job_id": _ID,
             "timestamp": _TIME,
             "payload": _OBJECT,
@@ -129,7 +128,16 @@ SCHEMAS: Mapping[str, Any] = {
             "over": {**_YES, "description": "Nothing more is to come."},
         }
     ),
-    "EventStream": {**_TEXT, "description": "Server-sent events; the data of each is an Event."},
+    "EventStream": {
+        "type": "object",
+        "description": "One server-sent event: `retry` alone at first, then an Event each.",
+        "properties": {
+            "id": {**_TEXT, "description": "For Last-Event-ID."},
+            "event": _TYPE,
+            "data": {**_TEXT, "contentMediaType": "application/json", "description": "An Event."},
+            "retry": _COUNT,
+        },
+    },
     "Queue": _object(
         {
             "name": _TEXT,
