@@ -6,12 +6,13 @@ import atexit
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from queuety import units
+from queuety import tracing, units
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
 from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
@@ -307,6 +308,8 @@ class Queuety:
         """
         from queuety.store import enqueue
 
+        if (trace := tracing.current()) is not None:
+            job = replace(job, backoff=tracing.carrying(job.backoff, trace))
         if connection is not None:
             job_id = enqueue.one(connection, job, payload)
         else:
@@ -318,6 +321,8 @@ class Queuety:
         """Write checked jobs, as pairs of template and payload; the road that all bulk calls take."""
         from queuety.store import enqueue
 
+        if (trace := tracing.current()) is not None:
+            jobs = _all_in(trace, jobs)
         if connection is not None:
             return JobHandles(self, enqueue.many(connection, jobs))
         with self._borrow() as conn:
@@ -649,3 +654,16 @@ def _function(target: Any) -> Callable[..., Any]:
         raise UsageError(
             f"class {target.__name__} cannot be made without arguments: {error}", "a class handler takes none"
         ) from None
+
+
+def _all_in(trace: dict[str, str], jobs: Iterable[tuple[NewJob, str]]) -> Iterator[tuple[NewJob, str]]:
+    """These jobs, each carrying the trace; few templates serve many of them."""
+    known: dict[int, tuple[NewJob, NewJob]] = {}
+    for job, payload in jobs:
+        before, traced = known.get(id(job), (None, None))
+        if before is not job or traced is None:
+            if len(known) > 1000:  # templates that are made for each job
+                known.clear()
+            traced = replace(job, backoff=tracing.carrying(job.backoff, trace))
+            known[id(job)] = job, traced
+        yield traced, payload

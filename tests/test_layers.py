@@ -27,6 +27,7 @@ HEIGHT = {
     "limits": 3,
     "texts": 2,
     "strict": 2,
+    "tracing": 1,
     "conversion": 2,
     "payload": 3,
     "settings": 3,
@@ -57,6 +58,7 @@ HOMES = {
     "click": {"cli"},
     "rich": {"cli"},
     "croniter": set(),  # a judge in the tests
+    "opentelemetry": {"tracing"},
     "psutil": {"process"},
     "setproctitle": {"process"},
     "starlette": {"web"},

@@ -85,9 +85,15 @@ CREATE INDEX finished_jobs_finished_at ON queuety.finished_jobs USING brin (fini
     WITH (pages_per_range = 32, autosummarize = on);
 """
 
+# A trace has no column of its own: most jobs have none, and what is claimed is read for each of them.
+TRACES = """
+COMMENT ON COLUMN queuety.jobs.backoff IS
+    'The handler''s own back-off: {"kind", "initial", "max", "jitter"} or {"steps": [seconds]}; "trace": W3C context';
+"""
+
 
 def upgrade() -> None:
-    for part in (WATCHED, REACTIONS, HTTP, WINDOWS):
+    for part in (WATCHED, REACTIONS, HTTP, WINDOWS, TRACES):
         # A colon is a colon here, never a parameter.
         op.execute(sa.text(part.strip().removesuffix(";").replace(":", r"\:")))
 

@@ -130,6 +130,10 @@ class Backoff:
                 raise UsageError(
                     "a stored back-off is not a JSON object", "store what Backoff.to_json() gives"
                 )
+            # The trace that the job belongs to is kept here too.
+            data = {name: value for name, value in data.items() if name != "trace"}
+            if not data and default is not None:
+                return default
             if "steps" in data:
                 return cls.steps(data["steps"], jitter=data.get("jitter", 0.0))
             return cls(**data)

@@ -9,6 +9,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+from queuety import tracing
 from queuety.context import Context
 from queuety.model import (
     Bury,
@@ -41,6 +42,7 @@ log = logging.getLogger("queuety.worker")
 
 QUICK_S = 0.02  # a handler that takes longer on average never has company
 SLACK_S = 0.01  # a handler may begin so long after it was called, on a busy machine
+LAST_SPANS_S = 0.5  # how long spans may take to be sent before the process ends
 COMPANY_S = 0.1  # company stuck for so long behind a job is settled and given back
 
 
@@ -169,7 +171,10 @@ class Holding:
         kept = handler.options.result_limit
         kept = worker.settings.result_limit if kept is None else kept
         worker.running(job)
+        traced = tracing.begin(job)
         outcome = worker.runner.run(handler, job, context, kept)
+        if traced is not None:
+            _trace(traced, outcome)
         worker.running(None)
         if worker.forked:
             log.error("a process that job %d had forked came back from its handler: ended", job.id)
@@ -267,7 +272,17 @@ class Holding:
         The keeper settles the job; the rest is settled here.
         """
         self._worker.alarm.off()
+        tracing.flush(LAST_SPANS_S)
         self.page.text = outcome.error.traceback or outcome.error.message
         self.part(slot)
         self.page.cut = Cut.TIME_LIMIT
         host.end_own_group()
+
+
+def _trace(traced: tracing.Run, outcome: Outcome) -> None:
+    """End a run's span with what came of it."""
+    error = getattr(outcome, "error", None)
+    word = (
+        type(outcome).__name__.lower().replace("timedout", "timed_out").replace("retryasked", "retry_asked")
+    )
+    traced.end(word, error.type if error else None, error.message if error else "")

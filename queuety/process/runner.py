@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from queuety.context import Context
@@ -80,7 +81,7 @@ class Runner:
         if self._loop is None:
             self._loop = asyncio.Runner()
         try:
-            return self._loop.run(self._await(function, arguments))
+            return self._loop.run(self._await(function, arguments), context=copy_context())
         finally:
             loop = self._loop.get_loop()
             if left := asyncio.all_tasks(loop):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from queuety import tracing
 from queuety.errors import JobCancelled, TimeLimitExceeded
 from queuety.limits import of_handlers
 from queuety.policy.guard import SHORTEST_S, next_guard
@@ -21,7 +22,7 @@ from queuety.policy.retry import Backoff
 from queuety.policy.shares import Shares
 from queuety.process import declared, memory, running
 from queuety.process.alarm import Alarm
-from queuety.process.holding import SLACK_S, Holding
+from queuety.process.holding import LAST_SPANS_S, SLACK_S, Holding
 from queuety.process.host import end_own_group, own_memory
 from queuety.process.ledger import SLOTS, Counter, Cut, Page, Phase
 from queuety.process.output import Standard
@@ -190,6 +191,8 @@ class Worker:
     def stop(self) -> None:
         """Leave things as they should be found."""
         self.page.phase = Phase.LEAVING
+        if not self.lone:
+            tracing.flush(LAST_SPANS_S)
         if self.lone:  # a process of the pool ends without waiting for what handlers have left running
             self.runner.close()
             self.alarm.uninstall()
