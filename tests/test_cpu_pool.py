@@ -42,7 +42,8 @@ from queuety import (
     WorkerCrashed,
     WorkerUnavailable,
 )
-from queuety.cpu import dispatcher
+from queuety.cpu import call, dispatcher
+from queuety.cpu import pool as module
 from tests import ROOT
 from tests.apps import cpu
 from tests.daemon import until
@@ -169,6 +170,9 @@ def test_calls_run_beside_each_other(pool, tmp_path):
         ("tests.apps.nothing:add", "no module 'tests.apps.nothing'"),
         ("nothing_of_this_name.sub:add", "no module 'nothing_of_this_name'"),
         ("__main__:add", "main module"),
+        (F + "Shop.__init__", "cannot be meant: __init__"),
+        (F + "__class__", "cannot be meant: __class__"),
+        (F + "add.__call__", "cannot be meant: __call__"),
         (cpu.add, "by a text, not by a function"),
         (lambda: None, "by a text"),
         (7, "by a text"),
@@ -232,6 +236,15 @@ def test_what_is_not_data_is_refused_at_the_call_and_named(pool, args, kwargs, c
         pool.run_blocking(F + "add", *args, **kwargs)
 
     assert heard == []
+
+
+def test_data_that_is_nested_too_deep_is_refused_by_that_name(pool):
+    with pytest.raises(CallRefused, match="argument 1, a list, is nested too deep to be pickled") as caught:
+        pool.run_blocking(F + "echo", cpu.nested(2000))
+    assert "flatten" in caught.value.hint
+
+    with pytest.raises(ResultRefused, match="a list that is nested too deep to be pickled"):
+        pool.run_blocking(F + "nested", 2000)
 
 
 def test_arguments_that_cannot_be_unpickled_are_told(pool):
@@ -821,6 +834,85 @@ def test_a_pool_that_was_never_used_stops():
         pool.run_blocking(F + "add", 1)
 
 
+def test_a_block_that_an_error_leaves_does_not_wait_for_what_runs(monkeypatch):
+    monkeypatch.setattr(module, "_HASTE_S", 0.3)
+
+    async def leave(running: list[asyncio.Task[Any]]) -> None:
+        async with CpuPool(1) as pool:
+            heard = listen(pool, "dispatch")
+            running.append(asyncio.create_task(pool.run(F + "nap", 60)))
+            while not heard:
+                await asyncio.sleep(0.01)
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        running: list[asyncio.Task[Any]] = []
+        with pytest.raises(ZeroDivisionError):
+            await leave(running)
+        with pytest.raises(PoolStopped, match="stopped while"):
+            await running[0]
+
+    asyncio.run(main())
+
+
+def test_a_blocking_block_that_an_error_leaves_does_not_wait_either(monkeypatch):
+    monkeypatch.setattr(module, "_HASTE_S", 0.3)
+    running: list[Caller] = []
+
+    def leave() -> None:
+        with CpuPool(1) as pool:
+            heard = listen(pool, "dispatch")
+            running.append(Caller(pool, F + "nap", 60))
+            until(lambda: heard, what="dispatch")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+
+    assert isinstance(running[0].ended().error, PoolStopped)
+
+
+def test_ctrl_c_ends_a_block_in_which_a_thread_waits_for_a_call(tmp_path):
+    script = program(
+        """
+        import asyncio
+        from queuety import CpuPool
+        async def main():
+            async with CpuPool(1) as pool:
+                pool.on("dispatch", lambda event: print("runs", flush=True))
+                await asyncio.to_thread(pool.run_blocking, "tests.apps.cpu:nap", 600, timeout=None)
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """,
+        tmp_path,
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "runs\n"
+
+    script.send_signal(signal.SIGINT)
+
+    assert script.communicate(timeout=30)[0] == "interrupted\n"
+
+
+def test_a_stopped_pool_cannot_be_entered_again():
+    pool = CpuPool(1)
+    with pool:
+        pass
+
+    with pytest.raises(PoolStopped, match="was stopped and cannot be entered again"), pool:
+        pass
+
+    async def enter() -> None:
+        async with pool:
+            pass
+
+    with pytest.raises(PoolStopped, match="entered again") as caught:
+        asyncio.run(enter())
+    assert "lifespan" in caught.value.hint
+
+
 def test_stop_amid_load_leaves_no_call_without_an_end():
     async def main() -> collections.Counter[str]:
         pool = CpuPool(2)
@@ -1122,6 +1214,27 @@ def test_the_heart_beats_while_large_data_is_pickled_and_unpickled(pool):
     assert blocked <= 1
     assert there >= 5
     assert back >= 5
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_large_bytes_are_copied_in_pieces(kind):
+    """So that other threads have their turn in between; nothing is timed here."""
+    value = kind(os.urandom(3 * call._PIECE + 7))
+    copies: list[int] = []
+
+    class Buffer(bytearray):
+        def __setitem__(self, place: Any, data: Any) -> None:
+            copies.append(len(data))
+            super().__setitem__(place, data)
+
+    packed = call._dump(value)
+    buffer = Buffer(len(value))
+    call._Source(memoryview(value)).readinto(buffer)
+
+    assert pickle.loads(b"".join(packed)) == value == buffer
+    assert max(copies) == call._PIECE
+    if kind is bytearray:
+        assert max(map(len, packed)) == call._PIECE
 
 
 # ── in other houses ───────────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from queuety.cpu.wire import Kind, Raised
 from queuety.errors import CallRefused, RemoteError, ResultRefused
 
 _SHAPE = "give module:function, such as shop.images:shrink"
+_PIECE = 1 << 18  # bytes copied at a time
 _numbers = itertools.count(1)
 
 
@@ -90,6 +91,8 @@ def check_function(name: object) -> str:
     module, colon, attribute = name.partition(":")
     if not colon or not all(word.isidentifier() for word in [*module.split("."), *attribute.split(".")]):
         raise CallRefused(f"the function {name[:80]!r} cannot be meant", _SHAPE)
+    if special := next((word for word in attribute.split(".") if word[:2] == word[-2:] == "__"), None):
+        raise CallRefused(f"the function {name[:80]!r} cannot be meant: {special} is Python's own", _SHAPE)
     if module == "__main__":
         raise CallRefused(
             f"{name}: a worker does not run the program's main module again", "put the function into a module"
@@ -152,7 +155,14 @@ def _pack(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[byt
             *((f"argument {key!r}", value) for key, value in kwargs.items()),
         ]
         for what, value in named:
-            if problem := _problem(value):
+            problem = _problem(value)
+            if problem.startswith("RecursionError"):
+                raise CallRefused(
+                    f"{name}: {what}, a {type(value).__qualname__}, is nested too deep to be pickled:"
+                    f" Python's recursion limit is {sys.getrecursionlimit()}, and a level takes two or more",
+                    "flatten it, or give it as a text, such as JSON",
+                ) from None
+            if problem:
                 raise CallRefused(
                     f"{name}: {what}, a {type(value).__qualname__}, cannot be pickled: {problem}",
                     "give data: numbers, texts, bytes, lists, dicts, instances of importable classes",
@@ -191,8 +201,11 @@ class _Sink:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
 
-    def write(self, data: bytes) -> int:
-        self.parts.append(bytes(data))
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        if isinstance(data, bytes):
+            self.parts.append(data)
+        else:
+            self.parts.extend(bytes(data[start : start + _PIECE]) for start in range(0, len(data), _PIECE))
         return len(data)
 
 
@@ -208,10 +221,12 @@ class _Source:
         return bytes(self._view[start : self._place])
 
     def readinto(self, buffer: Any) -> int:
-        data = self._view[self._place : self._place + len(buffer)]
-        buffer[: len(data)] = data
-        self._place += len(data)
-        return len(data)
+        size = min(len(buffer), len(self._view) - self._place)
+        for start in range(0, size, _PIECE):  # one copy of 100 MB would keep the interpreter for 0.1 s
+            end = min(start + _PIECE, size)
+            buffer[start:end] = self._view[self._place + start : self._place + end]
+        self._place += size
+        return size
 
     def readline(self) -> bytes:
         end = bytes(self._view[self._place :]).find(b"\n")

@@ -331,6 +331,7 @@ class Dispatcher:
         call, begun = worker.call, worker.begun_at is not None
         self._count_crash(str(end) if worker.ready else f"{end} before it could be given a call")
         self._tell("crash", call if begun else None, worker, str(end))
+        self._remove(worker)  # before the caller is told, as above
         if call is not None and not begun:
             call.lost += 1
         if call is not None and (begun or call.lost >= _LOST):
@@ -351,7 +352,6 @@ class Dispatcher:
             with self._lock:
                 self._waiting[call.number] = call
                 self._waiting.move_to_end(call.number, last=False)
-        self._remove(worker)
 
     def _count_crash(self, how: str) -> None:
         """Count it before anybody is told: a caller may look at once."""

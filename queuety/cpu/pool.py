@@ -19,6 +19,7 @@ from queuety.errors import PoolStopped, UsageError, WorkerUnavailable
 MOST_PROCESSES = 1024
 _LONGEST_S = 10 * 365 * 86400.0
 _EXIT_S = 3.0
+_HASTE_S = 2.0  # for what still runs when an error, or Ctrl+C, leaves the block
 _living: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
 
 
@@ -32,6 +33,7 @@ class CpuPool:
 
     Nothing is started before the first call or `start()`; then workers come up as calls need them. May be used from
     any thread and any event loop of the process. Use it as a context manager, sync or async, or `stop()` it.
+    If an error leaves the block, what still runs is killed after 2 s. A stopped pool cannot be entered again.
     """
 
     def __init__(
@@ -133,20 +135,22 @@ class CpuPool:
 
     def __enter__(self) -> Self:
         _refuse_in_a_loop("with", "async with CpuPool() as pool:")
+        self._refuse_another_life()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop_blocking()
+        self.stop_blocking(None if kind is None else _HASTE_S)
 
     async def __aenter__(self) -> Self:
+        self._refuse_another_life()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        await self.stop(None if kind is None else _HASTE_S)
 
     # ── looks ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +216,13 @@ class CpuPool:
         elif first:
             self._listeners.tell(CpuEvent("stopped"))
         return dispatcher
+
+    def _refuse_another_life(self) -> None:
+        if self._stopped:
+            raise PoolStopped(
+                "the CPU pool was stopped and cannot be entered again",
+                "make a new one for each entry: in the lifespan, not when the module is imported",
+            )
 
     def _refuse_in_a_fork(self) -> None:
         if self._owner != os.getpid():

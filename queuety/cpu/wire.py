@@ -7,6 +7,7 @@ import struct
 from enum import IntEnum
 
 HEAD = struct.Struct("!QBQ")
+_SMALL = 1 << 14  # bytes
 
 
 class Kind(IntEnum):
@@ -44,8 +45,9 @@ def read_frame(link: socket.socket) -> tuple[Kind, int, bytearray] | None:
     return None if body is None else (Kind(kind), number, body)
 
 
-def write_frame(link: socket.socket, kind: Kind, number: int = 0, *parts: bytes) -> None:
-    for part in frame(kind, number, *parts):
+def write(link: socket.socket, parts: list[bytes]) -> None:
+    """Send parts of frames; small ones at once, so that they arrive together."""
+    for part in [b"".join(parts)] if sum(map(len, parts)) <= _SMALL else parts:
         link.sendall(part)
 
 

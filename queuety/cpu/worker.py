@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from queuety.cpu.surroundings import Surroundings
-from queuety.cpu.wire import Kind, Raised, read_frame, write_frame
+from queuety.cpu.wire import Kind, Raised, frame, read_frame, write
 
 
 def serve(link: socket.socket) -> None:
@@ -27,10 +27,10 @@ def serve(link: socket.socket) -> None:
     os.set_inheritable(link.fileno(), False)
     threading.Thread(target=_die_with_the_pool, args=(link,), name="queuety-cpu-watch", daemon=True).start()
     home = os.getpid()
-    write_frame(link, Kind.READY)
+    write(link, frame(Kind.READY, 0))
     while (read := read_frame(link)) and read[0] is Kind.CALL:
         number = read[1]
-        write_frame(link, Kind.BEGUN, number)
+        write(link, frame(Kind.BEGUN, number))
         kind, answer, before = answer_to(read[2])
         if (
             os.getpid() != home
@@ -39,9 +39,9 @@ def serve(link: socket.socket) -> None:
         del read  # large arguments are not kept while there is nothing to do
         _flush()
         left = before.put_back()  # before the answer: what goes wrong here is still this call's
-        write_frame(link, kind, number, answer)
+        after = frame(Kind.READY, 0) if left is None else frame(Kind.SPENT, 0, left.encode())
+        write(link, [*frame(kind, number, answer), *after])
         del answer
-        write_frame(link, *((Kind.READY,) if left is None else (Kind.SPENT, 0, left.encode())))
 
 
 def answer_to(body: bytearray) -> tuple[Kind, bytes, Surroundings]:
@@ -69,7 +69,10 @@ def answer_to(body: bytearray) -> tuple[Kind, bytes, Surroundings]:
     try:
         return Kind.VALUE, pickle.dumps(value, protocol=5), before
     except BaseException as error:  # noqa: BLE001 - as above
-        text = f"{name} returned a {type(value).__qualname__} that cannot be pickled: {_line(error)}"
+        problem = (
+            "is nested too deep to be pickled" if isinstance(error, RecursionError) else "cannot be pickled"
+        )
+        text = f"{name} returned a {type(value).__qualname__} that {problem}: {_line(error)}"
         return Kind.UNSENT, text.encode(errors="replace"), before
 
 

@@ -170,6 +170,13 @@ def local_class() -> object:
     return Local()
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def a_lambda() -> object:
     return lambda: None
 
@@ -210,12 +217,12 @@ def fork_and_return_twice() -> str:
 
 def answer_for(number: int) -> None:
     """Answer for another call, as a fork that went on serving would."""
-    from queuety.cpu.wire import Kind, write_frame
+    from queuety.cpu.wire import Kind, frame, write
 
     link = next(
         thing for thing in gc.get_objects() if isinstance(thing, socket.socket) and thing.fileno() > 2
     )
-    write_frame(link, Kind.VALUE, number, pickle.dumps("a lie"))
+    write(link, frame(Kind.VALUE, number, pickle.dumps("a lie")))
     time.sleep(60)
 
 
