@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
 from queuety import Queuety, StreamEvent, UsageError
-from queuety.errors import DatabaseUnreachable, JobNotFound, SchemaMismatch
+from queuety.errors import DatabaseUnreachable, JobNotFound, SchemaMismatch, WrongState
 from queuety.features.recover import recover
 from queuety.model import Again, Bury, Cancel, Complete, ErrorInfo
 from queuety.policy.retry import Backoff
-from queuety.store import claims, connect, events, watching
+from queuety.store import claims, connect, events, reader, watching
 from queuety.store.batch import Batch
 from queuety.store.claims import Claimed, Want
 from queuety.store.connect import Connection
@@ -159,6 +160,68 @@ def test_what_settles_calls_the_reactions_once_for_all_jobs_and_only_while_someb
         ("cancelled", [ids[5]], 1),
         ("completed", ids[:2], 2),
     ]
+
+
+def test_what_happens_between_the_first_look_and_the_registration_is_seen(app, never_polls, monkeypatch):
+    job = app.enqueue("ok")
+    register = watching.register
+
+    def late(*given: Any) -> None:
+        app.cancel(job.id)
+        register(*given)
+
+    monkeypatch.setattr(watching, "register", late)
+
+    assert types(Seen(app, job).all()) == ["canceled"]
+
+
+def test_an_end_is_never_seen_without_what_came_before_it(app, conn, database, monkeypatch):
+    job = app.enqueue("ok")
+    (claimed,) = claim(conn)
+    rows = reader.rows
+
+    def ends_meanwhile(*given: Any) -> Any:
+        found = rows(*given)
+        if note(conn, claimed, 1):  # once: then it is settled
+            settle(conn, claimed, Complete())
+        return found
+
+    monkeypatch.setattr(reader, "rows", ends_meanwhile)
+    with connect.connect(database) as own:
+        (glimpse,) = watching.look(own, [(job.id, 0)])
+    monkeypatch.undo()
+
+    assert (glimpse.job and glimpse.job.state, glimpse.lines) == ("processing", [])
+    assert types(list(app.stream(job))) == ["started", "partial", "completed"]
+
+
+def test_a_job_that_was_to_be_cancelled_when_its_host_was_lost_is_canceled_by_its_recovery(app, conn):
+    job = app.enqueue("ok")
+    early = Seen(app, job)
+    claim(conn)
+    early.wait_for("job.started")
+    assert app.cancel(job.id) == "processing"
+    conn.execute("UPDATE queuety.jobs SET lease_until = now() - interval '1 s'")
+
+    app.recover()
+
+    assert types(early.all()) == ["started", "progress", "canceled"]
+    assert app.cancel(job.id) == "cancelled"
+    assert told(list(app.stream(job))) == told(early.events)
+
+
+def test_a_run_that_returns_before_it_hears_of_the_cancel_is_completed_and_nothing_else(app, conn):
+    job = app.enqueue("ok")
+    early = Seen(app, job)
+    (claimed,) = claim(conn)
+    early.wait_for("job.started")
+    app.cancel(job.id)
+
+    settle(conn, claimed, Complete())
+
+    assert types(early.all()) == ["started", "progress", "completed"]
+    with pytest.raises(WrongState):
+        app.cancel(job.id)
 
 
 def test_what_nobody_was_told_of_is_found_all_the_same(app, conn):
