@@ -35,15 +35,17 @@ from queuety.model import NewJob, NewSchedule
 from queuety.process.scheduler import LAST_CALLS_S, LEAVE_S
 from queuety.process.supervisor import SETTLE_S
 from queuety.units import seconds
+from queuety.web.server import STOP_S
 from tests import ROOT
 from tests.daemon import APP, daemon, read_ledger, remaining, until
 
 DEPLOY = ROOT / "deploy"
 SCHEDULER_PROGRAM = DEPLOY / "supervisord" / "scheduler.conf"
 SCHEDULER_UNIT = DEPLOY / "systemd" / "queuety-scheduler.service"
+WEB_UNIT = DEPLOY / "systemd" / "queuety-web.service"
 PROGRAMS = sorted({*(DEPLOY / "supervisord").glob("*.conf")} - {SCHEDULER_PROGRAM})
-UNITS = sorted({*(DEPLOY / "systemd").glob("*.service")} - {SCHEDULER_UNIT})
-FILES = [*PROGRAMS, *UNITS, SCHEDULER_PROGRAM, SCHEDULER_UNIT]
+UNITS = sorted({*(DEPLOY / "systemd").glob("*.service")} - {SCHEDULER_UNIT, WEB_UNIT})
+FILES = [*PROGRAMS, *UNITS, SCHEDULER_PROGRAM, SCHEDULER_UNIT, WEB_UNIT]
 TARGET = DEPLOY / "systemd" / "queuety-both.target"
 QUEUETY = Path(sys.executable).with_name("queuety")
 QUEUES = ("critical", "default", "low")
@@ -531,7 +533,19 @@ def test_the_units_of_pool_and_scheduler_confine_alike():
             if re.match(r"Service\.(Protect|Restrict|Private|No|Lock|System|Cap|UMask|User)", key)
         }
 
-    assert confines(SCHEDULER_UNIT) == confines(UNITS[0])
+    assert confines(SCHEDULER_UNIT) == confines(WEB_UNIT) == confines(UNITS[0])
+
+
+def test_the_http_api_asks_for_tokens_and_is_killed_only_after_the_time_that_requests_have():
+    found = unit(WEB_UNIT)
+
+    (command,) = found["Service.ExecStart"]
+    assert "web --auth" in command
+    assert seconds(found["Service.TimeoutStopSec"][0]) > 2 * STOP_S
+    assert {int(code) for code in found["Service.RestartPreventExitStatus"][0].split()} == LEFT_ALONE - {
+        0,
+        75,
+    }
 
 
 def test_the_programs_differ_in_their_command_alone():
@@ -557,11 +571,17 @@ def test_the_target_names_units_that_are_shipped():
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
-    for path in (*UNITS, SCHEDULER_UNIT, TARGET):
+    for path in (*UNITS, SCHEDULER_UNIT, WEB_UNIT, TARGET):
         (tmp_path / path.name.replace("@.", "@critical.")).write_text(fill(path))
     names = [
         str(tmp_path / name)
-        for name in ("queuety@critical.service", "queuety.service", SCHEDULER_UNIT.name, TARGET.name)
+        for name in (
+            "queuety@critical.service",
+            "queuety.service",
+            SCHEDULER_UNIT.name,
+            WEB_UNIT.name,
+            TARGET.name,
+        )
     ]
 
     done = subprocess.run(
