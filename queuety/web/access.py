@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.requests import Request
 
 from queuety.errors import UsageError
@@ -84,6 +85,7 @@ class Bearers:
         self._fixed = tokens.parse(app.settings.web_tokens)
         self._stored: list[Token] = []
         self._read_at = float("-inf")
+        self._reading = anyio.Lock()
 
     async def check(self, request: Request, needed: Role) -> str:
         given = _BEARER.fullmatch(request.headers.get("authorization", "").strip())
@@ -113,9 +115,10 @@ class Bearers:
         return found.name
 
     async def _of_database(self) -> list[Token]:
-        if time.monotonic() - self._read_at > FRESH_S:
-            self._stored = await self._threads.run(lambda: in_database(self._app))
-            self._read_at = time.monotonic()
+        async with self._reading:  # who comes while somebody reads waits for that
+            if time.monotonic() - self._read_at > FRESH_S:
+                self._stored = await self._threads.run(lambda: in_database(self._app))
+                self._read_at = time.monotonic()
         return self._stored
 
 

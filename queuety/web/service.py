@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from queuety.store.bounded import Bounded
 from queuety.store.connect import Connection
 from queuety.web.access import Access, Sites
 from queuety.web.room import Room
+from queuety.web.states import States
 from queuety.web.threads import Threads
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class Service:
     threads: Threads
     room: Room
     operations: Iterable[Operation]
+    states: States = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = States(self.look)
 
     async def ask(self, work: Callable[[Queuety], T]) -> T:
         """Call a verb of the application in a thread."""

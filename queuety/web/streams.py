@@ -15,10 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from queuety.errors import QueuetyError, UsageError
-from queuety.model import State, StreamEvent
+from queuety.model import StreamEvent
 from queuety.plain import as_json
-from queuety.store import latest
-from queuety.store.connect import Connection
 from queuety.store.search import not_found
 from queuety.units import LARGEST_WHOLE, shown
 from queuety.watching.place import Place
@@ -82,7 +80,10 @@ async def of_jobs(call: Call) -> Response:
 
 async def _follow(call: Call, seen: Seen, job_ids: list[int], *, alone: bool) -> Response:
     kind = wanted(call.request)
-    states = await call.service.look(lambda conn: _states(conn, job_ids))
+    states = await call.service.states.of(job_ids)
+    for job_id in job_ids:
+        if job_id not in states:
+            raise not_found(job_id)
     over = all(state.final for state in states.values())
     if kind == JSON:
         return await _history(call, seen, job_ids, over, alone)
@@ -104,14 +105,6 @@ async def _follow(call: Call, seen: Seen, job_ids: list[int], *, alone: bool) ->
             await stream.aclose()
         raise
     return _Stream(stream, first, room, client, None if alone else seen)
-
-
-def _states(conn: Connection, job_ids: list[int]) -> Mapping[int, State]:
-    found = latest.states(conn, job_ids)
-    for job_id in job_ids:
-        if job_id not in found:
-            raise not_found(job_id)
-    return found
 
 
 async def _history(call: Call, seen: Seen, job_ids: list[int], over: bool, alone: bool) -> Response:
