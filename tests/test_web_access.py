@@ -331,3 +331,12 @@ def test_a_head_that_does_not_come_holds_no_connection(database: str, tmp_path: 
 
             assert slow.recv(1000) == b""
             assert time.monotonic() - began > 5
+
+
+def test_under_a_path_that_a_proxy_takes_away_links_are_whole(database: str, tmp_path: Path):
+    with web(database, "--root-path=/queue", log=tmp_path / "web") as made, made.client() as http:
+        started = http.post("/api/jobs", json={"handler": "somebody_elses"})
+
+        assert started.headers["location"].startswith("/queue/api/jobs/")
+        assert http.get(f"/api/jobs/{started.json()['id']}").status_code == 200
+        assert http.get("/openapi.json").json()["servers"] == [{"url": "/queue"}]
