@@ -415,12 +415,18 @@ def test_a_page_that_is_not_there_is_a_problem(http: TestClient, path: str):
     problem(http.get(path), 404, "no-such-page")
 
 
-def test_every_error_of_ours_has_a_status():
-    ours = {
-        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.QueuetyError)
-    }
+OURS = [
+    one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.QueuetyError)
+]
 
-    assert ours == set(problems.STATUS)
+
+@pytest.mark.parametrize("kind", OURS)
+def test_every_error_of_ours_is_told_with_a_status_that_fits_its_exit_code(kind: type[errors.QueuetyError]):
+    status = problems.status_of(kind)
+
+    expected = {2: {422}, 3: {503, 500}, 4: {503}, 5: {404}, 6: {409}}
+    assert status in expected.get(kind.exit_code, {409, 500, 503, 504})
+    assert status in problems.TITLES
 
 
 def test_a_database_that_is_away_is_told_with_the_time_to_come_again(tmp_path):

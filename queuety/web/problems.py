@@ -18,32 +18,17 @@ log = logging.getLogger("queuety.web")
 MEDIA = "application/problem+json"
 RETRY_S = 5  # when to come again while the database is away
 
-# Every error of our tree: the status that it is told with. A class without a line is told as its parent.
+# Errors of our tree are told by what a command would end with; those below otherwise.
+BY_EXIT_CODE = {1: 500, 2: 422, 3: 503, 4: 503, 5: 404, 6: 409, 70: 500}
 STATUS: Mapping[type[Exception], int] = {
-    errors.QueuetyError: 500,
-    errors.UsageError: 422,
-    errors.PayloadError: 422,
-    errors.CallRefused: 422,
-    errors.JobNotFound: 404,
-    errors.MeterNotFound: 404,
-    errors.ScheduleNotFound: 404,
-    errors.WrongState: 409,
-    errors.ScheduleExists: 409,
-    errors.DuplicateJob: 409,
+    errors.RightsMissing: 500,  # coming again does not help
     errors.LeaseLost: 409,
-    errors.DatabaseUnreachable: 503,
-    errors.SchemaMismatch: 503,
-    errors.RightsMissing: 500,
-    errors.ImportFailed: 500,
     errors.WaitTimeout: 504,
     errors.CallTimeout: 504,
-    errors.JobFailed: 500,
-    errors.WorkerCrashed: 500,
-    errors.RemoteError: 500,
-    errors.ResultRefused: 500,
     errors.PoolBroken: 503,
     errors.PoolStopped: 503,
     errors.PoolFull: 503,
+    errors.WorkerUnavailable: 503,
 }
 
 TITLES = {
@@ -115,7 +100,7 @@ def of(error: Exception) -> Problem:
     if not isinstance(error, errors.QueuetyError):
         log.error("a request failed", exc_info=error)
         return Problem(500, "unexpected", "an unexpected error; the log of this server tells more")
-    status = next(STATUS[one] for one in type(error).__mro__ if one in STATUS)
+    status = status_of(type(error))
     if status < 500:
         more: dict[str, Any] = (
             {"existing": str(error.existing)} if isinstance(error, errors.DuplicateJob) else {}
@@ -125,6 +110,14 @@ def of(error: Exception) -> Problem:
     if status == 503:
         return busy(_kind(error), "what the request needs cannot be used at the moment", "try again soon")
     return Problem(status, _kind(error), "the request failed; the log of this server tells more")
+
+
+def status_of(kind: type[errors.QueuetyError]) -> int:
+    """The status that an error of our tree is told with."""
+    for one in kind.__mro__:
+        if one in STATUS:
+            return STATUS[one]
+    return BY_EXIT_CODE.get(kind.exit_code, 500)
 
 
 def _kind(error: Exception) -> str:
