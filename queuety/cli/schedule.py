@@ -49,6 +49,11 @@ def schedule() -> None:
     """Schedules: which jobs are enqueued when.
 
     Every running pool enqueues them, and so does a scheduler, a process of its own.
+
+    \b
+    queuety schedule add nightly report --cron "0 3 * * *" --timezone Asia/Seoul
+    queuety schedule list
+    queuety schedule preview nightly
     """
 
 
