@@ -387,6 +387,12 @@ def test_a_parameter_that_cannot_be_meant_is_refused(http: TestClient, query: st
     assert http.get(f"/api/jobs?{query}").status_code == 422
 
 
+@pytest.mark.parametrize("path", ["/api/queues", "/api/schedules", "/api/jobs", "/api/workers"])
+@pytest.mark.parametrize("after", ["%00", "a%00b", "%ED%A0%80", "%FF", " "])
+def test_a_place_in_a_list_that_no_row_can_have_is_refused(http: TestClient, path: str, after: str):
+    assert http.get(f"{path}?after={after}").status_code == 422
+
+
 def test_a_parameter_that_does_not_exist_is_refused(http: TestClient):
     told = problem(http.get("/api/jobs?stat=buried"), 422, "unknown-parameter")
 

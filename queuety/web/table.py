@@ -147,7 +147,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", "/api/queues", "listQueues", Role.VIEWER, "Queues that hold jobs or are paused, by name.",
-        queues.listing, (LIMIT, _after("The last name of the page before.", _NAME, lambda text, _: text)),
+        queues.listing, (LIMIT, _after("The last name of the page before.", _NAME, QUEUE.read)),
         answer="QueuePage", cached=True,
     ),
     Operation(
@@ -161,7 +161,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", "/api/schedules", "listSchedules", Role.VIEWER, "Schedules by key.", schedules.listing,
-        (BY_HANDLER, LIMIT, _after("The last key of the page before.", _NAME, lambda text, _: text)),
+        (BY_HANDLER, LIMIT, _after("The last key of the page before.", _NAME, SCHEDULE.read)),
         answer="SchedulePage", cached=True,
     ),
     Operation(
