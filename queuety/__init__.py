@@ -35,13 +35,15 @@ if TYPE_CHECKING:
         TimeLimitExceeded,
         UsageError,
         WaitTimeout,
+        WebhookExists,
+        WebhookNotFound,
         WorkerCrashed,
         WorkerUnavailable,
         WrongState,
     )
     from queuety.handle import JobHandle
     from queuety.handler import Handler
-    from queuety.model import Event, Job, Priority, Schedule, ScheduleEvent, State, StreamEvent, Tick
+    from queuety.model import Event, Job, Priority, Schedule, ScheduleEvent, State, StreamEvent, Tick, Webhook
     from queuety.policy.retry import Backoff
 
 __version__ = "0.1.0"
@@ -77,6 +79,8 @@ _HOMES = {
         "TimeLimitExceeded",
         "UsageError",
         "WaitTimeout",
+        "WebhookExists",
+        "WebhookNotFound",
         "WorkerCrashed",
         "WorkerUnavailable",
         "WrongState",
@@ -92,6 +96,7 @@ _HOMES = {
         "State",
         "StreamEvent",
         "Tick",
+        "Webhook",
     ],
     "queuety.policy.retry": ["Backoff"],
 }
@@ -145,6 +150,9 @@ __all__ = [
     "TimeLimitExceeded",
     "UsageError",
     "WaitTimeout",
+    "Webhook",
+    "WebhookExists",
+    "WebhookNotFound",
     "WorkerCrashed",
     "WorkerUnavailable",
     "WrongState",

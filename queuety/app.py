@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from queuety import tracing, units
 from queuety.errors import PayloadError, QueuetyError, UsageError
 from queuety.handle import JobHandle, JobHandles
-from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options
+from queuety.handler import SETTINGS, Handler, JobOptions, new_job, options, own_name
 from queuety.limits import new_limits
 from queuety.listeners import Callback, Listeners, check_kinds
 from queuety.model import Event, Job, NewJob, NewSchedule, State, StreamEvent
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from queuety.store.verbs import Purged
     from queuety.watching.listener import Listener
     from queuety.watching.viewer import AsyncStream, Stream
+    from queuety.webhooks import Webhooks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,7 +121,7 @@ class Queuety:
         if inspect.isclass(target):
             settings = {**_class_settings(target), **settings}
         function = _function(target)
-        name = check_name("handler", settings.pop("name", None) or target.__name__)
+        name = own_name(check_name("handler", settings.pop("name", None) or target.__name__))
         if name in self._handlers:
             raise UsageError(f"there are two handlers {name!r}", "give one of them name=…")
         handler: Handler[..., Any] = Handler(self, function, name, options(settings))
@@ -234,6 +235,13 @@ class Queuety:
         from queuety.schedules import Schedules
 
         return Schedules(self)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Who is told of the ends of jobs over HTTP: add, remove, test, rotate, pause, resume and look at them."""
+        from queuety.webhooks import Webhooks
+
+        return Webhooks(self)
 
     # ── enqueue ───────────────────────────────────────────────────────────────────────────────────
 

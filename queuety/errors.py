@@ -69,6 +69,12 @@ class ScheduleNotFound(QueuetyError):
     exit_code = 5
 
 
+class WebhookNotFound(QueuetyError):
+    """No webhook has this name."""
+
+    exit_code = 5
+
+
 class WrongState(QueuetyError):
     """The job's state does not allow what was asked."""
 
@@ -77,6 +83,10 @@ class WrongState(QueuetyError):
 
 class ScheduleExists(WrongState):
     """Another schedule has this key."""
+
+
+class WebhookExists(WrongState):
+    """Another webhook has this name."""
 
 
 class DuplicateJob(QueuetyError):

@@ -252,8 +252,21 @@ class Call(Generic[P, R, H]):
         return job
 
 
+OURS = "queuety."  # in front of the names of handlers that are built in
+
+
+def own_name(name: str) -> str:
+    """Return the name of an application's handler, or raise UsageError if it is one of ours."""
+    if name.startswith(OURS):
+        raise UsageError(
+            f"the handler name {name!r} begins with {OURS}, as those do that are built in", "choose another"
+        )
+    return name
+
+
 def new_job(app: Queuety, name: str, payload: str, given: JobOptions, own: Options | None) -> NewJob:
     """A job ready to be written: the options given win over the handler's own, those over the settings."""
+    own_name(name)
     own = own or Options()
     backoff = given.backoff or own.backoff
     attempts = given.max_attempts or own.max_attempts or app.settings.max_attempts

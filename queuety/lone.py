@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from queuety.errors import QueuetyError
 from queuety.names import weighted_queues
+from queuety.process import builtin
 from queuety.process.ledger import Counter, Ledger, Mark, Phase
 from queuety.process.plan import Mode, Plan
 from queuety.process.worker import Worker
@@ -69,7 +70,7 @@ class LoneWorker:
         page = Ledger(1).pages[0]
         page.pid = os.getpid()
         page.phase = Phase.BOOTING
-        worker = Worker(plan, app.handlers, page, lone=True)
+        worker = Worker(plan, builtin.registry(app), page, lone=True)
         over = threading.Event()
         renewer = threading.Thread(
             target=_renew,

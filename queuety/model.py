@@ -272,6 +272,32 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who is told of the ends of jobs. Its secret and the values of its headers are not part of what is shown.
+
+    events: job.completed, job.failed, job.canceled.  handlers, queues, tags: only such jobs; empty: all.
+    deliver_on: the queue of its deliveries.  concurrency: of them at a time.  headers: the names of further ones.
+    rotating_until: until when the secret before the current one signs as well.
+    """
+
+    name: str
+    url: str
+    events: tuple[str, ...]
+    handlers: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    deliver_on: str = "default"
+    concurrency: int = 2
+    max_attempts: int = 10
+    headers: tuple[str, ...] = ()
+    allow_private: bool = False
+    rotating_until: datetime | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleEvent:
     """What became of a tick, as callbacks are told it (see Queuety.on_schedule).
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from queuety.model import Event, Job, Priority, Schedule, Tick
+from queuety.model import Event, Job, Priority, Schedule, Tick, Webhook
 
 JOB_KEYS = (
     "id",
@@ -105,6 +105,12 @@ def schedule_fields(schedule: Schedule) -> dict[str, Any]:
 
 def tick_fields(tick: Tick) -> dict[str, Any]:
     return {key: plain(getattr(tick, key)) for key in TICK_KEYS}
+
+
+def webhook_fields(webhook: Webhook) -> dict[str, Any]:
+    """A webhook as a JSON object, without its secrets."""
+    fields: dict[str, Any] = plain(webhook)
+    return fields
 
 
 def event_fields(event: Event) -> dict[str, Any]:

@@ -291,6 +291,18 @@ class Settings:
     timezone: str | None = _setting(
         "zone", None, "The zone of cron schedules that name none, as an IANA name; without it UTC."
     )
+    webhook_timeout: float = _setting(
+        "seconds",
+        15.0,
+        "Longest time that a webhook's receiver may take for one delivery.",
+        minimum=1,
+        maximum=300,
+    )
+    webhook_allow_private: bool = _setting(
+        "switch",
+        False,
+        "Whether webhooks may go to private, loopback and link-local addresses. Each may be allowed to by itself.",
+    )
     retention_days: int = _setting(
         "whole", 7, "Days that finished jobs are kept; 0 = for ever.", maximum=36_500
     )

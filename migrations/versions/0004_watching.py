@@ -44,6 +44,9 @@ COMMENT ON FUNCTION queuety.told(bigint[]) IS 'Notify those who watch these jobs
 CREATE FUNCTION queuety.ended(state queuety.job_state, ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM queuety.told(ended.ids);
+    IF EXISTS (SELECT FROM queuety.webhooks AS w WHERE w.paused_at IS NULL) THEN
+        PERFORM queuety.announce(ended.state, ended.ids);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queuety.ended(queuety.job_state, bigint[]) IS
@@ -91,9 +94,132 @@ COMMENT ON COLUMN queuety.jobs.backoff IS
     'The handler''s own back-off: {"kind", "initial", "max", "jitter"} or {"steps": [seconds]}; "trace": W3C context';
 """
 
+# Who is told of ends from outside. A delivery is a job like any other, written in the transaction of the end that it
+# tells: it exists if and only if that end was committed. It never tells of deliveries, or one would bring the next.
+WEBHOOKS = """
+CREATE TABLE queuety.webhooks (
+    name text NOT NULL,
+    url text NOT NULL,
+    events text[] NOT NULL,
+    handlers text[] NOT NULL DEFAULT '{}',
+    queues text[] NOT NULL DEFAULT '{}',
+    tags text[] NOT NULL DEFAULT '{}',
+    deliver_on text NOT NULL DEFAULT 'default',
+    concurrency integer NOT NULL DEFAULT 2,
+    max_attempts integer NOT NULL,
+    backoff json NOT NULL,
+    headers json NOT NULL,
+    allow_private boolean NOT NULL DEFAULT false,
+    secret text NOT NULL,
+    old_secret text,
+    old_secret_until timestamptz,
+    paused_at timestamptz,
+    pause_reason text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT webhooks_pkey PRIMARY KEY (name),
+    CONSTRAINT webhooks_events_check CHECK (
+        cardinality(events) > 0 AND events <@ ARRAY['job.completed', 'job.failed', 'job.canceled']
+    ),
+    CONSTRAINT webhooks_concurrency_check CHECK (concurrency BETWEEN 1 AND 1000000),
+    CONSTRAINT webhooks_max_attempts_check CHECK (max_attempts BETWEEN 1 AND 1000),
+    CONSTRAINT webhooks_old_secret_check CHECK ((old_secret IS NULL) = (old_secret_until IS NULL))
+);
+COMMENT ON TABLE queuety.webhooks IS 'Receivers that are told of the ends of jobs';
+COMMENT ON COLUMN queuety.webhooks.handlers IS 'Only jobs of these; so queues, and tags, of which a job must have one';
+COMMENT ON COLUMN queuety.webhooks.deliver_on IS 'The queue of its deliveries';
+COMMENT ON COLUMN queuety.webhooks.secret IS 'Signs what is sent; needed in the clear, so kept nowhere else';
+COMMENT ON COLUMN queuety.webhooks.old_secret IS 'The one before the last rotation, which signs as well until then';
+
+CREATE OR REPLACE VIEW queuety.audience AS
+    SELECT 'watched'::text AS kind FROM queuety.watched
+    UNION ALL
+    SELECT 'webhooks'::text FROM queuety.webhooks AS w WHERE w.paused_at IS NULL;
+
+CREATE FUNCTION queuety.announce(state queuety.job_state, ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    _type constant text := CASE announce.state
+        WHEN 'completed' THEN 'job.completed' WHEN 'buried' THEN 'job.failed' WHEN 'cancelled' THEN 'job.canceled'
+    END;
+    _queues text[];
+BEGIN
+    WITH hook AS MATERIALIZED (
+        SELECT w.name, w.handlers, w.queues, w.tags, w.deliver_on, w.max_attempts, w.backoff, l.limits,
+            queuety.waits_for(l.limits) AS waits
+        FROM queuety.webhooks AS w
+        CROSS JOIN LATERAL (
+            SELECT jsonb_build_object('group', 'webhook:' || w.name, 'concurrency', w.concurrency) AS limits
+        ) AS l
+        WHERE w.paused_at IS NULL AND _type = ANY (w.events)
+    ),
+    job AS MATERIALIZED (
+        SELECT f.id, f.handler, f.queue, f.tags, f.attempts, f.finished_at, f.result, f.error
+        FROM queuety.finished_jobs AS f
+        WHERE announce.state <> 'buried' AND f.id = ANY (announce.ids)
+        UNION ALL
+        SELECT b.id, b.handler, b.queue, b.tags, b.attempts, b.finished_at, NULL, b.error
+        FROM queuety.buried_jobs AS b
+        WHERE announce.state = 'buried' AND b.id = ANY (announce.ids)
+    ),
+    -- One id for all who are told of an end: who is told of it twice can tell.
+    said AS MATERIALIZED (
+        SELECT job.id, 'msg_' || replace(gen_random_uuid()::text, '-', '') AS message_id,
+            json_build_object(
+                'type', _type,
+                'timestamp', to_char(job.finished_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                'data', json_build_object(
+                    'job_id', job.id::text, 'handler', job.handler, 'queue', job.queue,
+                    'tags', coalesce(job.tags, '{}'),
+                    'payload', CASE announce.state
+                        WHEN 'buried' THEN json_build_object(
+                            'error', json_build_object(
+                                'type', coalesce(job.error ->> 'type', 'Unknown'),
+                                'message', coalesce(job.error ->> 'message', '')
+                            ),
+                            'attempts', job.attempts
+                        )
+                        WHEN 'cancelled' THEN json_build_object('attempts', job.attempts)
+                        ELSE CASE
+                            WHEN octet_length(job.result::text) > 65536
+                                THEN json_build_object('result', NULL, 'attempts', job.attempts, 'resultOmitted', true)
+                            ELSE json_build_object('result', job.result, 'attempts', job.attempts)
+                        END
+                    END
+                )
+            ) AS message
+        FROM job
+        WHERE job.handler <> 'queuety.webhook'
+    ),
+    delivery AS (
+        INSERT INTO queuety.jobs (
+            handler, payload, queue, priority, max_attempts, available_at, tags, backoff, limits, parked_on, parked_at
+        )
+        SELECT
+            'queuety.webhook',
+            json_build_object('webhook', hook.name, 'message_id', said.message_id, 'message', said.message),
+            hook.deliver_on, 3, hook.max_attempts, statement_timestamp(), ARRAY['webhook:' || hook.name],
+            hook.backoff, hook.limits, hook.waits,
+            CASE WHEN hook.waits IS NOT NULL THEN statement_timestamp() END
+        FROM said
+        INNER JOIN job ON job.id = said.id
+        INNER JOIN hook
+            ON (hook.handlers = '{}' OR job.handler = ANY (hook.handlers))
+            AND (hook.queues = '{}' OR job.queue = ANY (hook.queues))
+            AND (hook.tags = '{}' OR job.tags && hook.tags)
+        ORDER BY said.id, hook.name
+        RETURNING queue, parked_on
+    )
+    SELECT array_agg(DISTINCT delivery.queue) INTO _queues FROM delivery WHERE delivery.parked_on IS NULL;
+    PERFORM pg_notify('queuety', 'q:' || s.queue)
+    FROM (SELECT DISTINCT one.queue FROM queuety.sleepers AS one WHERE one.queue = ANY (_queues)) AS s;
+END
+$$;
+COMMENT ON FUNCTION queuety.announce(queuety.job_state, bigint[]) IS
+    'Write the deliveries that tell the webhooks of these ends, and wake who sleeps on their queues';
+"""
+
 
 def upgrade() -> None:
-    for part in (WATCHED, REACTIONS, HTTP, WINDOWS, TRACES):
+    for part in (WATCHED, REACTIONS, HTTP, WINDOWS, TRACES, WEBHOOKS):
         # A colon is a colon here, never a parameter.
         op.execute(sa.text(part.strip().removesuffix(";").replace(":", r"\:")))
 

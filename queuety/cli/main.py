@@ -43,6 +43,7 @@ COMMANDS = {
     "limit": ("limits", "limit"),
     "schedule": ("schedule", "schedule"),
     "web": ("web", "web"),
+    "webhook": ("webhook", "webhook"),
     "cancel": ("act", "cancel"),
     "retry": ("act", "retry"),
     "bury": ("act", "bury"),

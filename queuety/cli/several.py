@@ -1,4 +1,4 @@
-"""One verb for several jobs or schedules: a line and a result for each, and one exit code for all."""
+"""One verb for several jobs, schedules or webhooks: a line and a result for each, and one exit code for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 
 from queuety.cli.invocation import current
 from queuety.cli.output import print_json, say, talk
-from queuety.errors import JobNotFound, QueuetyError, ScheduleNotFound, UsageError, WrongState
+from queuety.errors import (
+    JobNotFound,
+    QueuetyError,
+    ScheduleNotFound,
+    UsageError,
+    WebhookNotFound,
+    WrongState,
+)
 from queuety.process.output import protect
 
 T = TypeVar("T", int, str)
@@ -18,7 +25,7 @@ _PARTLY_DONE = 7
 def each(noun: str, named: str, items: Sequence[T], verb: Callable[[Any, T], str], json_: bool) -> int:
     """Apply a verb to every item; one line each. Returns 0, 5 or 6 if all failed so, 7 if some did.
 
-    noun: job or schedule.  named: what an item is called, also in JSON: id or key.
+    noun: job, schedule or webhook.  named: what an item is called, also in JSON: id, key or name.
     """
     if not items:
         raise UsageError(f"no {noun} is named", f"give one {named} or several")
@@ -29,7 +36,7 @@ def each(noun: str, named: str, items: Sequence[T], verb: Callable[[Any, T], str
         for item in dict.fromkeys(items):
             try:
                 done = verb(app, item)
-            except (JobNotFound, ScheduleNotFound, WrongState) as error:
+            except (JobNotFound, ScheduleNotFound, WebhookNotFound, WrongState) as error:
                 codes.append(error.exit_code)
                 results.append({named: item, "done": None, "error": error.message})
                 talk(_refusal(error))

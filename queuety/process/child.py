@@ -30,13 +30,14 @@ def worker(plan: Plan, page: Page, poke_fd: int, done: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     protect()
     try:
+        from queuety.process import builtin
         from queuety.process.worker import Worker
 
         if plan.max_jobs:
             plan = dataclasses.replace(plan, max_jobs=plan.max_jobs - done)
         app = plan.load()
         declared = app.declared if plan.mode is Mode.WORK else None
-        own = Worker(plan, app.handlers, page, poke_fd=poke_fd)
+        own = Worker(plan, builtin.registry(app), page, poke_fd=poke_fd)
         _start(lambda: own.start(declared), plan)
         own.loop()
     except QueuetyError as error:

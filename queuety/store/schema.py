@@ -28,6 +28,7 @@ _NEEDED = {
     "schedule_ticks": _DATA,
     "http_tokens": _DATA,
     "http_requests": _DATA,
+    "webhooks": _DATA,
     "sleepers": _DATA,
     "watched": _DATA,
     "audience": "SELECT",

@@ -358,6 +358,37 @@ http_requests = Table(
 )
 Index("http_requests_created", http_requests.c.created_at)
 
+webhooks = Table(
+    "webhooks",
+    metadata,
+    _required("name", Text),
+    _required("url", Text),
+    _required("events", ARRAY(Text)),
+    _required("handlers", ARRAY(Text), "'{}'"),
+    _required("queues", ARRAY(Text), "'{}'"),
+    _required("tags", ARRAY(Text), "'{}'"),
+    _required("deliver_on", Text, "'default'"),
+    _required("concurrency", Integer, "2"),
+    _required("max_attempts", Integer),
+    _required("backoff", JSON),
+    _required("headers", JSON),
+    _required("allow_private", Boolean, "false"),
+    _required("secret", Text),
+    Column("old_secret", Text),
+    Column("old_secret_until", Time),
+    Column("paused_at", Time),
+    Column("pause_reason", Text),
+    _required("created_at", Time, "now()"),
+    PrimaryKeyConstraint("name", name="webhooks_pkey"),
+    CheckConstraint(
+        "cardinality(events) > 0 AND events <@ ARRAY['job.completed', 'job.failed', 'job.canceled']",
+        name="webhooks_events_check",
+    ),
+    CheckConstraint("concurrency BETWEEN 1 AND 1000000", name="webhooks_concurrency_check"),
+    CheckConstraint("max_attempts BETWEEN 1 AND 1000", name="webhooks_max_attempts_check"),
+    CheckConstraint("(old_secret IS NULL) = (old_secret_until IS NULL)", name="webhooks_old_secret_check"),
+)
+
 sleepers = Table(
     "sleepers",
     metadata,

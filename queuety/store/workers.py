@@ -178,6 +178,24 @@ def living_handlers(conn: Connection) -> set[str]:
     }
 
 
+def living(conn: Connection, queue: str, handler: str) -> bool:
+    """Whether a worker that has shown life in the last minute works this queue and has this handler."""
+    row = conn.execute(
+        """
+        SELECT EXISTS (
+            SELECT
+            FROM queuety.workers AS w
+            WHERE w.kind = 'worker'
+                AND w.seen_at > statement_timestamp() - interval '1 minute'
+                AND %s = ANY (w.queues)
+                AND %s = ANY (w.handlers)
+        )
+        """,
+        [queue, handler],
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
 def listing(conn: Connection) -> list[WorkerRow]:
     """All processes that are registered, in the order of their ids. Index: jobs_leases."""
     rows = reader.rows(
