@@ -24,6 +24,10 @@ from tests.scrapes import PROMTOOL, address, get, lint, samples, value
 from tests.servers import own_server
 
 HTTP = "--http=127.0.0.1:0"
+WAITING = (
+    "SELECT pid FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)) "
+    "AND application_name LIKE 'queuety worker%'"
+)
 OPEN = "application/openmetrics-text; version=1.0.0"
 
 
@@ -244,6 +248,32 @@ def test_a_run_that_its_worker_does_not_survive_is_counted(
         text = get(at, "/metrics").text
         assert value(text, "queuety_job_settlements_total", handler=handler, settlement="buried") == 1
         assert value(text, "queuety_job_run_seconds_count", handler=handler) == 1
+
+
+def test_a_run_that_ended_before_its_worker_was_killed_is_counted_once(database: str, tmp_path: Path):
+    job = enqueue(database, "fail_late", payload={"seconds": 0.5}, max_attempts=1)
+    ends = "queuety_job_settlements_total"
+    with psycopg.connect(database) as conn, daemon(database, HTTP, log=tmp_path / "log") as pool:
+        at = address(pool)
+        until(lambda: job.state() == "processing", what="a run")
+        conn.execute(
+            "SELECT FROM queuety.jobs WHERE id = %s FOR UPDATE", [job.id]
+        )  # its settlement must wait
+        until(lambda: value(get(at, "/metrics").text, ends), what="an end")
+        until(lambda: conn.execute(WAITING).fetchone(), what="a settlement that waits")
+        pool.workers()[0].kill()
+        # Else the server would carry out what the dead has asked for.
+        conn.execute(f"SELECT pg_terminate_backend(pid) FROM ({WAITING}) AS waiting")
+        until(lambda: not conn.execute(WAITING).fetchone(), what="the end of its settlement")
+        conn.rollback()
+        until(lambda: job.state() == "buried", what="the keeper's settlement")
+        time.sleep(1.2)  # what is told is at most a second old
+        text = get(at, "/metrics").text
+
+    assert value(text, ends, handler="fail_late") == 1
+    assert value(text, "queuety_job_failures_total", handler="fail_late", cause="error") == 1
+    assert value(text, "queuety_job_failures_total", handler="fail_late") == 1
+    assert value(text, "queuety_job_run_seconds_count", handler="fail_late") == 1
 
 
 def test_depths_come_from_the_database(database: str, tmp_path: Path):

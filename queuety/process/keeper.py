@@ -31,7 +31,7 @@ from queuety.policy.retry import Backoff
 from queuety.process import host, limits
 from queuety.process.coroner import Coroner
 from queuety.process.health import GRACE_S
-from queuety.process.ledger import Cut, Ledger, Mark, Page, Phase
+from queuety.process.ledger import COUNTED, Cut, Ledger, Mark, Page, Phase
 from queuety.process.parked import Parked
 from queuety.process.plan import Mode, Plan
 from queuety.process.report import count, counter_of, tell
@@ -276,14 +276,14 @@ class Keeper:
             index, _, status = self._dead[0]
             page = self.ledger.pages[index]
             outcomes = self._coroner.outcomes(page, status)
+            counted = {job_id for _, job_id, mark in page.holdings() if mark in COUNTED}
             freed: set[str] = set()
             for fact, settlement in settle_dead(conn, page.lease, outcomes, self._backoff):
                 freed.update(fact.keys)
-                freed.update(fact.keys)
                 self._released += isinstance(settlement, GiveBack)
-                page.count_one(counter_of(settlement))
                 _tell(fact, settlement)
-                self._count_dead(page, fact, settlement, outcomes[fact.id])
+                if fact.id not in counted:
+                    self._count_dead(page, fact, settlement, outcomes[fact.id])
                 if isinstance(outcomes[fact.id][0], Lost | TimedOut):
                     self._learn(conn, page, fact, outcomes[fact.id])
             if page.claiming and page.worker:
@@ -318,9 +318,10 @@ class Keeper:
     def _count_dead(
         self, page: Page, fact: Facts, settlement: Settlement, ending: tuple[Outcome, float, float]
     ) -> None:
-        """Count a run that its worker did not survive; one that had ended was counted by the worker."""
+        """Count what became of a job that its worker has not counted."""
         outcome, began_s, ended_s = ending
-        if page.figures is not None and not isinstance(outcome, Returned | Interrupted):
+        page.count_one(counter_of(settlement))
+        if page.figures is not None and not isinstance(outcome, Interrupted):
             page.figures.reread()
             count(page.figures, fact.queue, fact.handler, outcome, settlement, max(ended_s - began_s, 0.0))
 

@@ -50,6 +50,11 @@ class Mark(enum.IntEnum):
     DROPPED = 6  # not begun, to be given back
 
 
+COUNTED = frozenset(
+    (Mark.RETURNED, Mark.RETURNED_VALUE, Mark.ENDED, Mark.DROPPED)
+)  # by the worker, as it marks it
+
+
 class Cut(enum.IntEnum):
     """Why somebody of ours killed the worker."""
 

@@ -77,6 +77,13 @@ def fail(ctx: Context, message: str = "on purpose") -> None:
 
 
 @app.job
+def fail_late(ctx: Context, seconds: float) -> None:
+    note(ctx, "start")
+    time.sleep(seconds)
+    raise ValueError("on purpose")
+
+
+@app.job
 def fail_until(ctx: Context, attempt: int) -> int:
     """Fail until the attempt of that number."""
     with noted(ctx):
