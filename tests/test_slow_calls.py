@@ -112,6 +112,23 @@ def test_a_viewer_that_reconnects_and_one_that_comes_late_miss_nothing(site):
     assert len({event["event_id"] for event in seen}) == len(seen)
 
 
+def test_who_has_seen_the_end_is_told_that_there_is_no_more(site):
+    job = start(site)
+    last = follow(site, job)[-1]["event_id"]
+
+    assert site.get(f"/searches/{job}/events", headers={"Last-Event-ID": last}).status_code == 204
+
+
+def test_nonsense_is_refused_and_no_error_of_the_server(site):
+    job = start(site)
+
+    assert site.get(f"/searches/{job}/events", headers={"Last-Event-ID": "zzz"}).status_code == 400
+    for path in ("/searches/99999999999999999999", "/searches/99999999999999999999/events", "/searches/0"):
+        assert site.get(path).status_code == 422
+    long = {"Idempotency-Key": "k" * 300}
+    assert site.post("/searches", json={"question": "tea"}, headers=long).status_code == 422
+
+
 def test_a_search_is_cancelled_while_it_runs(site):
     job = start(site)
     until(lambda: site.get(f"/searches/{job}").json()["state"] == "processing")
