@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ def load(target: str, directory: Path | None = None) -> Queuety:
     if place not in sys.path:
         sys.path.insert(0, place)
     found: Any = _import(target, module_name, place)
+    _keep_logging()
     for name in attribute.split("."):
         try:
             found = getattr(found, name)
@@ -82,6 +84,13 @@ def bind(app: Queuety, settings: Settings) -> None:
     """Let the application, and the handlers that enqueue through it, work with these settings and this database."""
     app.settings = settings
     app._url = settings.database_url
+
+
+def _keep_logging() -> None:
+    """Undo what logging.config does by default to loggers that were there before: ours would fall silent."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if f"{name}.".startswith(("queuety.", "py.warnings.")) and isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 def _import(target: str, name: str, place: str) -> ModuleType:

@@ -23,6 +23,11 @@ _NEAR, _FIRST, _REACH = 6, 2, 10_000
 _FRAMES_HEAD, _FRAMES_TAIL = 10, 40
 
 
+def storable(text: str) -> str:
+    """The text in full, as PostgreSQL and JSON can hold it, without passwords."""
+    return redact_text(_UNSTORABLE.sub("\ufffd", text))
+
+
 def clean(text: str, limit: int) -> str:
     """The text as PostgreSQL can store it, in at most `limit` characters, the last telling what is missing.
 
@@ -30,7 +35,7 @@ def clean(text: str, limit: int) -> str:
     a megabyte as for the limit.
     """
     length = str.__len__(text)
-    head = _storable(str.__getitem__(text, slice(0, limit + _MARGIN)))
+    head = storable(str.__getitem__(text, slice(0, limit + _MARGIN)))
     if length <= limit + _MARGIN and len(head) <= limit:
         return head
     mark = f"… [{length:,} characters]"
@@ -44,8 +49,8 @@ def middle_cut(text: str, limit: int) -> str:
         return clean(text, limit)
     mark = f"\n… [{length:,} characters, the middle left out] …\n"
     room = max(limit - len(mark), 0)
-    head = _storable(str.__getitem__(text, slice(0, room // 4 + _MARGIN)))[: room // 4]
-    tail = _storable(str.__getitem__(text, slice(-(room - room // 4 + _MARGIN), None)))
+    head = storable(str.__getitem__(text, slice(0, room // 4 + _MARGIN)))[: room // 4]
+    tail = storable(str.__getitem__(text, slice(-(room - room // 4 + _MARGIN), None)))
     return (head + mark + tail[len(tail) - (room - room // 4) :])[:limit]
 
 
@@ -56,10 +61,6 @@ def error_info(error: BaseException, *, skip: int = 0) -> ErrorInfo:
     Never raises, whatever the exception's own code does, and keeps no reference to it.
     """
     return ErrorInfo(_type_name(error), _message(error, MAX_MESSAGE), _traceback(error, skip))
-
-
-def _storable(text: str) -> str:
-    return redact_text(_UNSTORABLE.sub("\ufffd", text))
 
 
 def _type_name(error: BaseException) -> str:

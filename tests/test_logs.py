@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queuety import Queuety
+from tests import ROOT
 from tests.daemon import daemon, until
 
 APP = "tests.apps.talkative:app"
@@ -72,6 +76,110 @@ def test_a_traceback_is_one_field(database: str, tmp_path: Path):
     assert line["job"] == job
     assert line["exception"].startswith("Traceback")
     assert "ValueError: on purpose" in line["exception"]
+
+
+def test_a_message_that_cannot_be_formatted_is_a_line_that_says_so(database: str, tmp_path: Path):
+    job, found = logged(database, tmp_path, "mutter")
+
+    told = [
+        one["message"] for one in found if one.get("job") == job and "cannot be formatted" in one["message"]
+    ]
+    assert len(told) == 2
+    assert "(talkative.py, line " in told[0]
+    assert "'bad %s %s': TypeError: not enough arguments" in told[0]
+    assert "'mute %s': RuntimeError: no text" in told[1]
+
+
+def test_it_is_a_line_for_people_too(database: str, tmp_path: Path):
+    job = Queuety(database).enqueue("mutter", {})
+    with daemon(database, app=APP, log=tmp_path / "log") as pool:
+        until(lambda: job.state() == "completed", what="an end")
+        assert pool.log().count("cannot be formatted") == 2
+        assert pool.log().count("with fields") == 1
+
+
+def test_signs_that_are_none_are_replaced(database: str, tmp_path: Path):
+    _, found = logged(database, tmp_path, "mutter")
+
+    assert [one["message"] for one in found if one["message"].startswith("half")] == ["half a sign: \ufffd"]
+
+
+def test_fields_that_a_handler_adds_are_carried_under_no_name_of_ours(database: str, tmp_path: Path):
+    job, found = logged(database, tmp_path, "mutter")
+
+    [line] = [one for one in found if one["message"] == "with fields"]
+    assert line["job"] == job
+    assert line["extra_job"] == "not ours"
+    assert line["order"] == 7
+    assert line["cart"] == {"sum": 1.5, "signs": "\ufffd"}
+    assert line["mute"] == "<Mute: its text cannot be had, RuntimeError>"
+    assert line["nan"] == "nan"
+    assert line["long"].endswith("… [100,000 characters]")
+    assert len(line["long"]) <= 2000
+    assert line["db_password"] == "***"
+    assert line["stack"].startswith("Stack (most recent call last)")
+
+
+def test_warnings_threads_and_what_is_printed_do_not_spoil_the_lines(database: str, tmp_path: Path):
+    job = Queuety(database).enqueue("mutter_aside", {})
+    with daemon(database, app=APP, log=tmp_path / "log", env=JSON) as pool:
+        until(lambda: job.state() == "completed", what="an end")
+        assert pool.stop() == 0
+        written = pool.log().splitlines()
+
+    found = [json.loads(line) for line in written if line != "no end of line"]
+    assert len(found) == len(written) - 1
+    mine = {one["process"]: one for one in found if one.get("job") == job.id}
+    assert "UserWarning: an old way" in mine["py.warnings"]["message"]
+    assert mine["thread"]["message"] == "thread aside ended by an error: IndexError"
+    assert "IndexError: list index out of range" in mine["thread"]["exception"]
+    assert mine["shop.mail"]["message"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--app=no.such:app", "work"], "there is no module"),
+        (["--app=no.such:app", "work", "--workers=none"], "--workers"),
+        (["work"], "no application is named"),
+    ],
+)
+def test_an_error_at_the_start_is_a_line_for_machines_too(
+    database: str, tmp_path: Path, arguments: list[str], said: str
+):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "queuety.cli.main",
+            "--log-format=json",
+            f"--database-url={database}",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    assert done.returncode
+    [line] = lines(done.stderr)
+    assert said in line["message"]
+    assert (line["level"], line["process"]) == ("error", "cli")
+
+
+def test_an_application_that_configures_logging_by_default_does_not_silence_ours(
+    database: str, tmp_path: Path
+):
+    job = Queuety(database).enqueue("stumble", {}, max_attempts=1)
+    env = {**JSON, "QUEUETY_TEST_DICT_CONFIG": "1"}
+    with daemon(database, app=APP, log=tmp_path / "log", env=env) as pool:
+        until(lambda: job.state() == "buried", what="an end")
+        assert pool.stop() == 0
+        told = [one for one in lines(pool.log()) if one.get("event") == "buried"]
+
+    assert [(one["job"], one["process"]) for one in told] == [(job.id, "worker")]
 
 
 def test_lines_about_no_job_carry_none(database: str, tmp_path: Path):

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from queuety import __version__
+from queuety.cli import logs
 from queuety.cli.invocation import Invocation
 from queuety.cli.output import talk
 from queuety.errors import QueuetyError
@@ -107,6 +108,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
     queuety jobs --state=buried
     """
     ctx.obj = Invocation(options)
+    logs.configure_early(options["log_format"])
     url = options.get("database_url")
     if url and redact(url) != url:
         from queuety.process.titles import title
@@ -142,7 +144,7 @@ def _coded(arguments: list[str]) -> int:
         return _refused(error)
     except QueuetyError as error:
         log.debug("%s", type(error).__name__, exc_info=True)
-        talk(f"queuety: {error.message}{f' — {error.hint}' if error.hint else ''}")
+        talk(f"queuety: {error.message}{f' — {error.hint}' if error.hint else ''}", level=logging.ERROR)
         return error.exit_code
     except BrokenPipeError:  # who reads us has enough
         return 0
@@ -150,7 +152,10 @@ def _coded(arguments: list[str]) -> int:
         log.debug("output", exc_info=True)
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
             return _unexpected(error)
-        talk(f"queuety: the output cannot be written: {error.strerror} — what the command did is done")
+        talk(
+            f"queuety: the output cannot be written: {error.strerror} — what the command did is done",
+            level=logging.ERROR,
+        )
         return 1
     except Exception as error:
         log.debug("unexpected", exc_info=True)
@@ -159,7 +164,7 @@ def _coded(arguments: list[str]) -> int:
 
 def _unexpected(error: Exception) -> int:
     said = " ".join(str(error).split())[:500]
-    talk(f"queuety: unexpected {type(error).__name__}: {said} — see --log-level debug")
+    talk(f"queuety: unexpected {type(error).__name__}: {said} — see --log-level debug", level=logging.ERROR)
     return 1
 
 
@@ -170,7 +175,7 @@ def _refused(error: click.ClickException) -> int:
     hint = f"see `{path} --help`"
     if isinstance(error, click.NoSuchOption) and any(error.option_name in one.opts for one in cli.params):
         hint = f"it stands before the command: queuety {error.option_name}=… {path.partition(' ')[2]}"
-    talk(f"queuety: {said} — {hint}")
+    talk(f"queuety: {said} — {hint}", level=logging.ERROR)
     return 2
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from queuety.cli import logs
 from queuety.model import Priority
 from queuety.plain import plain
 from queuety.redaction import redact_text
@@ -29,8 +31,10 @@ def say(text: str) -> None:
     sys.stdout.write(line(text) + "\n")
 
 
-def talk(text: str) -> None:
-    """Write one line to standard error: talk, not output."""
+def talk(text: str, *, level: int = logging.INFO) -> None:
+    """Write one line to standard error: talk, not output. level: where log lines are for machines, as this is then."""
+    if logs.tell_machines(level, text):
+        return
     try:
         sys.stderr.write(line(redact_text(text)) + "\n")
         sys.stderr.flush()

@@ -27,7 +27,15 @@ class _Buffer(io.BufferedWriter):
 
 
 class _Text(io.TextIOWrapper):
-    """Stays open, likewise."""
+    """Stays open, likewise; knows whether what was written last is within a line."""
+
+    within_line = False
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if text:
+            self.within_line = not text.endswith("\n")
+        return written
 
     def close(self) -> None:
         self.flush()
