@@ -26,6 +26,7 @@ QUICK = {"QUEUETY_STALE_TIMEOUT": "3", "QUEUETY_WORKER_SLEEP": "0.5", "QUEUETY_W
         ("exit_politely", {}, "SystemExit"),
         ("interrupt", {}, "KeyboardInterrupt"),
         ("raise_odd", {}, "Odd"),
+        ("cancel_itself", {}, "JobCancelled"),
         ("leave", {"code": 0}, "WorkerLeft"),
         ("leave", {"code": 70}, "WorkerLeft"),
         ("kill_self", {"number": 9}, "WorkerKilled"),

@@ -14,6 +14,7 @@ from queuety.context import Context
 from queuety.model import (
     Bury,
     Cancel,
+    Cancelled,
     Complete,
     ErrorInfo,
     GiveBack,
@@ -205,6 +206,12 @@ class Holding:
         worker, page = self._worker, self.page
         if isinstance(outcome, Raised) and outcome.retryable and 0 < page.deadline < time.monotonic():
             outcome = TimedOut(outcome.error)  # it has wrapped the time limit into an error of its own
+        if (
+            isinstance(outcome, Cancelled) and page.cancel != job.id
+        ):  # or its job would never leave `processing`
+            outcome = Raised(
+                ErrorInfo("JobCancelled", "the handler raised it, but nobody had asked to cancel")
+            )
         if isinstance(outcome, TimedOut) and not worker.lone:
             self._die_of_time_limit(slot, outcome)
         own = handler.options.backoff or worker.backoff

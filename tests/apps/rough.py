@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from queuety import Context, Queuety
+from queuety import Context, JobCancelled, Queuety
 from tests.apps import basic
 from tests.apps.basic import note, noted
 
@@ -50,6 +50,13 @@ def hang_once(ctx: Context, attempt: int = 1) -> None:
     with noted(ctx):
         if ctx.job.attempt <= attempt:
             forever()
+
+
+@app.job
+def cancel_itself(ctx: Context) -> None:
+    """Raise what only a cancel raises."""
+    with noted(ctx):
+        raise JobCancelled("by myself")
 
 
 @app.job
