@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from queuety import Queuety
-from queuety.store.connect import connect
+from queuety.store.connect import connect, unreachable
 from tests import ROOT
 from tests.daemon import Daemon, daemon, read_ledger, until
 from tests.servers import Server, network, own_server
@@ -277,3 +277,10 @@ def test_a_pool_gives_up_on_a_silent_network_and_comes_back_over_a_new_one(clean
     assert starts(ledger, running) <= ended.attempts <= 2
     assert after == before
     assert code == 0
+
+
+def test_an_error_that_says_already_what_is_wrong_is_not_wrapped_again():
+    once = unreachable(OSError("no route"))
+
+    assert unreachable(once) is once
+    assert once.message == "the database cannot be reached: no route"

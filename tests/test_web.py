@@ -8,11 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from starlette.testclient import TestClient
 
 from queuety import Context, Permanent, Queuety, errors
 from queuety.web import problems
+from queuety.web.schemas import SCHEMAS
 from tests.web import Json, client
+
+NEW_JOB = SCHEMAS["NewJob"]
 
 
 @pytest.fixture
@@ -216,6 +220,21 @@ def test_times_and_limits_arrive_as_they_were_sent(app: Queuety, http: TestClien
     assert app.find(int(job_id)).available_at == datetime(2040, 1, 1, tzinfo=UTC)
 
 
+def test_a_null_is_as_if_it_were_left_out_and_a_delay_below_zero_means_now(app: Queuety, http: TestClient):
+    nothing: Json = dict.fromkeys(NEW_JOB["properties"].keys() - {"handler", "payload", "delay"})
+
+    job = app.find(int(start(http, **nothing, delay=-5)))
+
+    assert job.queue == "default"
+    assert job.available_at <= job.created_at
+
+
+def test_the_shape_of_a_new_job_allows_what_is_accepted():
+    body = {"handler": "add", **dict.fromkeys(NEW_JOB["properties"].keys() - {"handler"}), "delay": -5}
+
+    Draft202012Validator(NEW_JOB).validate(body)
+
+
 def test_a_duplicate_names_the_job_that_is_there(http: TestClient):
     first = start(http, unique_key="one", on_duplicate="error")
 
@@ -263,6 +282,18 @@ def test_a_key_with_another_body_is_refused(http: TestClient):
 
     problem(answer, 422, "idempotency-key-reused")
     assert len(http.get("/api/jobs").json()["jobs"]) == 1
+
+
+def test_a_key_whose_job_was_deleted_is_gone_and_makes_no_second_one(app: Queuety, http: TestClient):
+    headers = {"Idempotency-Key": "k"}
+    job_id = http.post("/api/jobs", json=ORDER, headers=headers).json()["id"]
+    app.cancel(int(job_id))
+    app.delete(int(job_id))
+
+    answer = http.post("/api/jobs", json=ORDER, headers=headers)
+
+    assert job_id in problem(answer, 410, "job-deleted")["detail"]
+    assert http.get("/api/jobs").json()["jobs"] == []
 
 
 def test_a_refused_request_leaves_its_key_free(http: TestClient):

@@ -128,6 +128,8 @@ def idle(conn: Connection) -> bool:
 
 def unreachable(error: BaseException) -> DatabaseUnreachable:
     """The error that a caller sees when `error` kept us from the database."""
+    if isinstance(error, DatabaseUnreachable):  # it has been through here already
+        return error
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         return DatabaseUnreachable(
             f"the database cannot be used: {redact_text(error.diag.message_primary)}",

@@ -80,12 +80,20 @@ def _once(app: Queuety, call: Call, key: str, write: Any) -> int:
     window = app.settings.web_idempotency_window
     with app._borrow() as conn:
         kept = requests.once(conn, call.who, key, digest, window, lambda: write(conn))
+        there = kept.new or kept.job_id in latest.states(conn, [kept.job_id])
     if kept.digest != digest:
         raise Problem(
             422,
             "idempotency-key-reused",
             f"the Idempotency-Key {shown(key)} was sent before, with another body",
             "give each request its own key, and send the same body with it when you repeat it",
+        )
+    if not there:  # a second one would do its work again; its address would lead nowhere
+        raise Problem(
+            410,
+            "job-deleted",
+            f"the job {kept.job_id}, which this Idempotency-Key made, has been deleted",
+            "to have the work done once more, send a new key",
         )
     return kept.job_id
 

@@ -40,6 +40,7 @@ TITLES = {
     406: "There is no such representation",
     408: "The request did not arrive in time",
     409: "The state does not allow it",
+    410: "It is there no more",
     413: "The request is too large",
     415: "The body is no JSON",
     421: "Another host was meant",

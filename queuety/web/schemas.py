@@ -23,7 +23,8 @@ _NUMBER = {"type": ["number", "null"]}
 _PRIORITY = {"enum": [one.name.lower() for one in Priority]}
 _STATUS = {"enum": list(STATUS.values()), "description": "The public state."}
 _STATE = {"enum": [str(one) for one in State], "description": "The state as Queuety itself calls it."}
-_DURATION = {"type": ["number", "string"], "description": 'Seconds, or "5m".'}
+_DURATION = {"type": ["number", "string"], "minimum": 0, "description": 'Seconds, or "5m".'}
+_DELAY = {"type": ["number", "string"], "description": 'Seconds from now, or "5m"; a negative one means now.'}
 _TYPE = {
     "enum": ["job.started", "job.progress", "job.partial", "job.completed", "job.failed", "job.canceled"]
 }
@@ -43,6 +44,11 @@ def _closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = No
     return {**_object(required, optional), "additionalProperties": False}
 
 
+def _or_null(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties that may also be null, which is as if they were left out."""
+    return {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in properties.items()}
+
+
 def _page(name: str, item: str) -> dict[str, Any]:
     rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{item}"}}
     return _object(
@@ -53,14 +59,14 @@ def _page(name: str, item: str) -> dict[str, Any]:
 SCHEMAS: Mapping[str, Any] = {
     "NewJob": _closed(
         {"handler": _NAME},
-        {
+        _or_null({
             "payload": {**_OBJECT, "description": "The handler's arguments, by name."},
             "queue": _NAME,
             "priority": {"anyOf": [_PRIORITY, {"type": "integer", "minimum": 0, "maximum": 3}]},
             "max_attempts": {"type": "integer", "minimum": 1, "maximum": 1000},
             "backoff": {"anyOf": [{"enum": ["exponential", "linear", "fixed"]}, {"type": "array", "items": _DURATION}]},
-            "delay": _DURATION,
-            "at": _TIME,
+            "delay": _DELAY,
+            "at": {**_TIME, "description": "A time that has passed means now."},
             "tags": {"type": "array", "items": _NAME},
             "unique": _YES,
             "unique_key": _NAME,
@@ -78,7 +84,7 @@ SCHEMAS: Mapping[str, Any] = {
                 "description": "Starts, and the seconds of the window.",
             },
             "rate_key": _NAME,
-        },
+        }),
     ),
     "Started": _object({"id": _ID, "url": _TEXT, "events_url": _TEXT}),
     "Cancelled": _object({"id": _ID, "status": _STATUS, "state": _STATE}),

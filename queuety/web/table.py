@@ -81,7 +81,8 @@ BY_TAG = Parameter("tag", "query", "Only with this tag.", _NAME, lambda text, _:
 ONCE = Parameter(
     "Idempotency-Key",
     "header",
-    "Requests with the same key and body make one job, also at the same time; with another body they are refused.",
+    "Requests with the same key and body make one job, also at the same time; with another body they are refused, "
+    "and so is every one once that job is deleted.",
     {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
     _key,
 )
@@ -118,7 +119,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", "/api/jobs", "startJob", Role.OPERATOR, "Write a job.", jobs.start, (ONCE,), body="NewJob",
-        status=202, answer="Started", headers={"Location": "Where the job is."}, refuses=(409,),
+        status=202, answer="Started", headers={"Location": "Where the job is."}, refuses=(409, 410),
     ),
     Operation(
         "GET", "/api/jobs/{id}", "getJob", Role.VIEWER, "A job, in any state.", jobs.one, (JOB,), answer="Job",
