@@ -17,6 +17,7 @@ import pytest
 
 from queuety import Queuety
 from queuety.process.exposition import Exposition, Family
+from queuety.process.ledger import Counter
 from queuety.process.metrics import FAMILIES
 from tests import ROOT
 from tests.daemon import children_of, daemon, until
@@ -68,7 +69,12 @@ def test_a_pool_that_has_lost_its_database_lives_but_is_not_ready(tmp_path: Path
         assert get(at, "/readyz").text == "the database is away\n"
         assert get(at, "/livez").status == 200
         assert get(at, "/startupz").status == 200
-        until(lambda: not value(get(at, "/metrics").text, "queuety_database_up"), what="the figure too")
+        until(
+            lambda: [one.value for one in samples(get(at, "/metrics").text)["queuety_database_up"]] == [0],
+            what="the figure too",
+        )
+        assert "queuety_database_silence_seconds " not in get(at, "/metrics").text
+        assert value(get(at, "/metrics").text, "queuety_workers_ready") == 0
 
         server.start()
 
@@ -104,6 +110,66 @@ def test_a_keeper_that_hangs_ends_liveness_after_its_grace():
     assert not health.lives(now + GRACE_S + 1)[0]
     ledger.figures.keeper.turned(now + GRACE_S + 2, GRACE_S)
     assert health.lives(now + GRACE_S + 3)[0]
+
+
+def test_a_keeper_that_hangs_is_named_and_the_database_is_not_blamed():
+    from queuety.process.health import GRACE_S, HANGS_S, Health
+    from queuety.process.ledger import Ledger
+    from queuety.process.metrics import Pool, Tally
+
+    ledger = Ledger(1, counting=True)
+    page = ledger.pages[0]
+    page.ready = time.monotonic()
+    pool = Pool("p", "q", "0", 1, [(1, page, False)], 0, False, [0] * len(Counter))
+    health = Health(ledger, Tally(), look=lambda: pool)
+    assert ledger.figures
+    keeper, now = ledger.figures.keeper, time.monotonic()
+    assert health.database(now) is None
+    assert health.lacks(pool, now) == "the keeper has not reached the database yet"
+
+    keeper.turned(now, GRACE_S)
+    keeper.heard(now)
+
+    assert health.database(now + HANGS_S - 1) is True
+    assert health.lacks(pool, now + HANGS_S - 1) == ""
+    assert health.database(now + HANGS_S + 1) is None
+    assert health.lacks(pool, now + HANGS_S + 1) == "the keeper hangs: its loop has not turned for 31 s"
+    answer = health.answer("/metrics", "")
+    assert answer
+    told = samples(answer.body)
+    assert told["queuety_database_up"]
+    assert told["queuety_database_silence_seconds"]
+
+    keeper.turned(now - HANGS_S - 5, GRACE_S)
+    health = Health(ledger, Tally(), look=lambda: pool)
+    answer = health.answer("/metrics", "")
+    assert answer
+    told = samples(answer.body)
+    assert not told["queuety_database_up"]
+    assert not told["queuety_database_silence_seconds"]
+    assert told["queuety_keeper_silence_seconds"][0].value > HANGS_S
+
+    keeper.turned(now, GRACE_S)
+    keeper.lost()
+    assert health.database(now + 1) is False
+    assert health.lacks(pool, now + 1) == "the database is away"
+
+
+def test_a_keeper_in_its_hourly_duties_does_not_end_readiness():
+    from queuety.process.health import Health
+    from queuety.process.ledger import Ledger
+    from queuety.process.metrics import Pool, Tally
+
+    ledger = Ledger(1, counting=True)
+    page = ledger.pages[0]
+    page.ready = time.monotonic()
+    pool = Pool("p", "q", "0", 1, [(1, page, False)], 0, False, [0] * len(Counter))
+    assert ledger.figures
+    now = time.monotonic()
+    ledger.figures.keeper.heard(now)
+    ledger.figures.keeper.turned(now, 600)
+
+    assert Health(ledger, Tally(), look=lambda: pool).lacks(pool, now + 300) == ""
 
 
 def test_a_keeper_that_never_turned_is_given_its_grace_too():

@@ -103,7 +103,10 @@ def query(at: str, expression: str) -> list[dict[str, Any]]:
     connection = HTTPConnection(at, timeout=10)
     try:
         connection.request("GET", "/api/v1/query?" + urlencode({"query": expression}))
-        answer = json.loads(connection.getresponse().read())
+        response = connection.getresponse()
+        if response.status == 503:
+            return []  # up, and not ready yet
+        answer = json.loads(response.read())
     except OSError:
         return []  # not up yet
     finally:

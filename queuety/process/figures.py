@@ -144,7 +144,7 @@ class KeeperSheet(Sheet):
 
     def lost(self) -> None:
         """The database is away."""
-        self.times[_SEEN] = 0.0
+        self.times[_SEEN] = -1.0
 
     def ticked(self, kind: str, ticks: int) -> None:
         if kind in TICKS:
@@ -161,7 +161,7 @@ class KeeperSheet(Sheet):
 
     @property
     def seen_at(self) -> float:
-        """When the database last answered; 0: not yet, or it is away."""
+        """When the database last answered; 0: not asked yet; negative: it is away."""
         return self.times[_SEEN]
 
     @property

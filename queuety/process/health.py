@@ -14,6 +14,9 @@ from queuety.process.listener import Answer
 GRACE_S = (
     90.0  # within which the keeper's loop turns, whatever the database does; longer only for hourly duties
 )
+HANGS_S = (
+    30.0  # a keeper whose loop has not turned for so long tells nothing any more, not even of the database
+)
 SEEN_S = 45.0  # the keeper asks the database at least every 15 s, and waits 15 s for an answer
 AGAIN_S = 1.0  # between two renderings of the metrics, however many ask
 
@@ -71,13 +74,21 @@ class Health:
             return "draining"
         if not any(page.ready and not told for _, page, told in pool.workers):
             return "no worker is ready"
-        return "" if self.database(now) else "the database is away"
-
-    def database(self, now: float) -> bool:
-        """The database has answered the keeper lately."""
         assert self._ledger.figures is not None
-        seen = self._ledger.figures.keeper.seen_at
-        return bool(seen) and now - seen <= SEEN_S
+        keeper = self._ledger.figures.keeper
+        if not keeper.seen_at:
+            return "the keeper has not reached the database yet"
+        if now > keeper.expected_by - GRACE_S + HANGS_S:
+            return f"the keeper hangs: its loop has not turned for {now - keeper.turned_at:.0f} s"
+        return "the database is away" if self.database(now) is False else ""
+
+    def database(self, now: float) -> bool | None:
+        """The database has answered the keeper lately; None: nobody can tell, since the keeper is silent itself."""
+        assert self._ledger.figures is not None
+        keeper = self._ledger.figures.keeper
+        if not keeper.seen_at or now - keeper.turned_at > HANGS_S:
+            return None
+        return keeper.seen_at > 0 and now - keeper.seen_at <= SEEN_S
 
     def _metrics(self, openmetrics: bool, now: float) -> str:
         at, text = self._rendered.get(openmetrics, (0.0, ""))

@@ -73,11 +73,15 @@ KEEPER_LOOPS = Family("queuety_keeper_loops_total", "counter", "Turns of the kee
 KEEPER_SILENCE = Family(
     "queuety_keeper_silence_seconds", "gauge", "Time since the keeper's loop last turned.", "seconds"
 )
-DATABASE_UP = Family("queuety_database_up", "gauge", "1 if the database answered the keeper lately.")
+DATABASE_UP = Family(
+    "queuety_database_up",
+    "gauge",
+    "1 if the database answered the keeper lately; absent while nobody can tell.",
+)
 DATABASE_SILENCE = Family(
     "queuety_database_silence_seconds",
     "gauge",
-    "Time since the database last answered the keeper; absent while it is away.",
+    "Time since the database last answered the keeper; absent unless it is up.",
     "seconds",
 )
 TICKS = Family(
@@ -161,17 +165,21 @@ def expose(
     known: dict[tuple[str, str], None],
     *,
     ready: bool,
-    database: bool,
+    database: bool | None,
     openmetrics: bool,
 ) -> str:
-    """All families as text. known: series told apart so far, see Figures.total."""
+    """All families as text.
+
+    known: series told apart so far, see Figures.total.  database: whether it answers; None: nobody can tell.
+    """
     out = Exposition(openmetrics=openmetrics)
     now = time.monotonic()
     _jobs(out, pool, ledger, known)
     _one(out, READY, ready)
-    _processes(out, pool, tally, now)
-    _one(out, DATABASE_UP, database)
-    _keeper(out, ledger, tally, now)
+    _processes(out, pool, tally, now, cut_off=database is False)
+    if database is not None:
+        _one(out, DATABASE_UP, database)
+    _keeper(out, ledger, tally, now, database=bool(database))
     _database(out, ledger, tally, now)
     return out.text()
 
@@ -205,7 +213,7 @@ def _histogram(out: Exposition, values: list[float], labels: dict[str, str]) -> 
     out.sample(f"{RUNS.name}_count", total, labels)
 
 
-def _processes(out: Exposition, pool: Pool, tally: Tally, now: float) -> None:
+def _processes(out: Exposition, pool: Pool, tally: Tally, now: float, *, cut_off: bool) -> None:
     _one(out, POOL, 1, {"pool": pool.name, "queues": pool.queues, "version": pool.version})
     _one(out, STARTED, tally.started_at)
     _one(out, DRAINING, pool.draining)
@@ -214,7 +222,8 @@ def _processes(out: Exposition, pool: Pool, tally: Tally, now: float) -> None:
     out.family(WORKERS)
     for phase in (Phase.BOOTING, Phase.LOOKING, Phase.RUNNING, Phase.SLEEPING, Phase.LEAVING):
         out.sample(WORKERS.name, phases.count(phase), {"state": phase.name.lower()})
-    _one(out, WORKERS_READY, sum(bool(page.ready) and not told for _, page, told in pool.workers))
+    able = sum(bool(page.ready) and not told for _, page, told in pool.workers)
+    _one(out, WORKERS_READY, 0 if cut_off else able)
     _one(out, STARTS, tally.starts)
     out.family(DEATHS)
     for reason, count in tally.exits.items():
@@ -229,7 +238,7 @@ def _processes(out: Exposition, pool: Pool, tally: Tally, now: float) -> None:
     _one(out, LARGEST, max(sizes, default=0))
 
 
-def _keeper(out: Exposition, ledger: Ledger, tally: Tally, now: float) -> None:
+def _keeper(out: Exposition, ledger: Ledger, tally: Tally, now: float, *, database: bool) -> None:
     assert ledger.figures is not None
     sheet = ledger.figures.keeper
     _one(out, LOOPS, tally.loops)
@@ -237,7 +246,7 @@ def _keeper(out: Exposition, ledger: Ledger, tally: Tally, now: float) -> None:
     _one(out, KEEPER_LOOPS, sheet.turns)
     if sheet.turned_at:
         _one(out, KEEPER_SILENCE, max(0.0, now - sheet.turned_at))
-    if sheet.seen_at:
+    if database:
         _one(out, DATABASE_SILENCE, max(0.0, now - sheet.seen_at))
     out.family(TICKS)
     for kind, count in sheet.ticks().items():
