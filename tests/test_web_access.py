@@ -20,7 +20,9 @@ from queuety import Queuety
 from queuety.errors import UsageError
 from queuety.store import tokens as stored
 from queuety.web import create_app, tokens
-from queuety.web.access import loopback
+from queuety.web.access import Bearers, loopback
+from queuety.web.threads import Threads
+from queuety.web.tokens import Role
 from tests import ROOT
 from tests.daemon import until
 from tests.web import client, web
@@ -100,6 +102,48 @@ def test_a_removed_token_is_good_for_nothing_within_seconds(app: Queuety):
             stored.remove(conn, "gone")
 
         assert until(lambda: http.get("/api/jobs", headers=headers).status_code == 401, 15)
+
+
+def test_a_removed_token_keeps_no_stream(app: Queuety, database: str, tmp_path: Path):
+    import httpx
+
+    gone, stays = token(app, "gone", "viewer"), token(app, "stays", "viewer")
+    path = f"/api/jobs/{app.enqueue('add', {}, delay=600).id}/events"
+    with (
+        web(database, "--auth", log=tmp_path / "web") as made,
+        httpx.stream("GET", made.url + path, headers=stays, timeout=20) as other,
+        httpx.stream("GET", made.url + path, headers=gone, timeout=20) as mine,
+    ):
+        lines = other.iter_lines()
+        assert next(lines).startswith("retry: ")
+        with app.connection() as conn:
+            stored.remove(conn, "gone")
+
+        told = [line for line in mine.iter_lines() if line]  # the stream ends, and in good order
+        back = httpx.get(made.url + path, headers=gone)
+        app.cancel(int(path.split("/")[3]))
+        rest = list(lines)
+
+    assert all(line.startswith(("retry: ", ":")) for line in told)
+    assert back.status_code == 401
+    assert "event: job.canceled" in rest
+
+
+def test_a_stream_outlasts_a_database_that_cannot_be_asked_about_tokens(app: Queuety):
+    import anyio
+
+    headers = token(app, "kept", "viewer")
+    scope = {"type": "http", "headers": [(b"authorization", headers["Authorization"].encode())]}
+
+    async def ask() -> bool:
+        bearers = Bearers(app, Threads(2))
+        await bearers.check(Request(scope), Role.VIEWER)
+        bearers._read_at = bearers._tried_at = float("-inf")
+        app.close()
+        bearers._app = Queuety("postgresql://nobody@127.0.0.1:1/none")
+        return await bearers.still(Request(scope), Role.VIEWER)
+
+    assert anyio.run(ask)
 
 
 def test_tokens_of_the_setting_are_known_from_text_and_file(database: str, tmp_path: Path):
@@ -318,6 +362,33 @@ def test_a_head_that_is_too_large_is_refused(database: str, tmp_path: Path):
 
         assert answer.status_code == 431
         assert http.get("/api/jobs").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+@pytest.mark.parametrize("told", [True, False])
+def test_who_sends_far_too_much_reads_the_refusal(database: str, tmp_path: Path, kind: str, told: bool):
+    parts = [b"x" * 2**20] * 40
+
+    with web(database, log=tmp_path / "web") as made, made.client() as http:
+        headers = {"Content-Type": kind, **({"Content-Length": str(40 * 2**20)} if told else {})}
+        answer = http.post("/api/jobs", content=iter(parts), headers=headers)
+        foreign = http.post(
+            "/api/jobs", content=iter(parts), headers={**headers, "Origin": "http://evil.example"}
+        )
+
+    assert (answer.status_code, foreign.status_code) == (413, 403)
+
+
+def test_who_waits_to_be_asked_for_his_body_is_refused_at_once(database: str, tmp_path: Path):
+    with web(database, log=tmp_path / "web") as made:
+        port = int(made.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as waiting:
+            waiting.sendall(
+                b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 50000000\r\nExpect: 100-continue\r\n\r\n"
+            )
+
+            assert waiting.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.soak

@@ -193,6 +193,19 @@ def test_the_stream_of_a_job_that_is_not_there_is_not_found_before_it_begins(app
     assert one.headers["content-type"] == "application/problem+json"
 
 
+def test_a_viewer_that_comes_back_after_a_deletion_is_told_that_there_is_no_such_job(
+    app: Queuety, served: Web
+):
+    job_id = start(app, count=1)
+
+    with served.client() as http:
+        last = follow(http, f"/api/jobs/{job_id}/events")[-1]
+        app.delete(job_id)
+        back = http.get(f"/api/jobs/{job_id}/events", headers={"Last-Event-ID": last.id})
+
+    assert (back.status_code, back.json()["type"]) == (404, "urn:queuety:problem:job-not-found")
+
+
 @pytest.mark.parametrize("last", ["x", "1.9", "-1", "1.0.0", "9" * 30])
 def test_what_is_no_events_id_is_refused(app: Queuety, served: Web, last: str):
     job_id = start(app, count=1)

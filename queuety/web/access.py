@@ -7,13 +7,14 @@ import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
 from starlette.requests import Request
 
-from queuety.errors import UsageError
+from queuety.errors import QueuetyError, UsageError
 from queuety.store import tokens as stored
 from queuety.units import shown
 from queuety.web import tokens
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = bool | str | None
 Authorize: TypeAlias = Callable[[Request, str], Answer | Awaitable[Answer]]
 
-FRESH_S = 5.0  # for so long a token that has been removed may still be good
+FRESH_S = 2.5  # for so long tokens that have been read are good; a stream asks again as often
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="queuety"'}
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]{1,512}=*)", re.IGNORECASE)
@@ -37,6 +38,10 @@ class Access(Protocol):
     """Who somebody is: a name, unique and stable, or "" for everybody. Raises Problem for those who may not."""
 
     async def check(self, request: Request, needed: Role) -> str: ...
+
+    async def still(self, request: Request, needed: Role) -> bool:
+        """Whether who has been let in may stay. Asked by every open stream every few seconds."""
+        ...
 
 
 class Open:
@@ -56,9 +61,12 @@ class Open:
             )
         return ""
 
+    async def still(self, request: Request, needed: Role) -> bool:
+        return True
+
 
 class Asked:
-    """What the mounting application says."""
+    """What the mounting application says, once for each request: what it costs to ask it is not known."""
 
     def __init__(self, authorize: Authorize, threads: Threads) -> None:
         self._authorize = authorize
@@ -75,6 +83,9 @@ class Asked:
             raise Problem(403, "forbidden", f"you may not do what needs the role {needed}")
         return said if isinstance(said, str) else ""
 
+    async def still(self, request: Request, needed: Role) -> bool:
+        return True
+
 
 class Bearers:
     """Bearer tokens: those of the setting, and those in the database, which are read again every few seconds."""
@@ -84,7 +95,7 @@ class Bearers:
         self._threads = threads
         self._fixed = tokens.parse(app.settings.web_tokens)
         self._stored: list[Token] = []
-        self._read_at = float("-inf")
+        self._read_at = self._tried_at = float("-inf")
         self._reading = anyio.Lock()
 
     async def check(self, request: Request, needed: Role) -> str:
@@ -114,9 +125,19 @@ class Bearers:
             )
         return found.name
 
+    async def still(self, request: Request, needed: Role) -> bool:
+        """One stream reads for all of them; while it does, or cannot, the others go by what was read last."""
+        if not self._reading.locked() and time.monotonic() - self._tried_at > FRESH_S:
+            with suppress(QueuetyError, Problem):
+                await self._of_database()
+        given = _BEARER.fullmatch(request.headers.get("authorization", "").strip())
+        found = tokens.find(given[1], [*self._fixed, *self._stored]) if given else None
+        return found is not None and found.role.covers(needed)
+
     async def _of_database(self) -> list[Token]:
         async with self._reading:  # who comes while somebody reads waits for that
             if time.monotonic() - self._read_at > FRESH_S:
+                self._tried_at = time.monotonic()
                 self._stored = await self._threads.run(lambda: in_database(self._app))
                 self._read_at = time.monotonic()
         return self._stored

@@ -88,8 +88,12 @@ class _Path:
         self._allow = {"Allow": ", ".join(sorted(names))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
+        upload = body.Upload(receive)
+        request = Request(scope, upload.receive, send)
         answer = await self._answer(request)
+        # A client that waits to be asked for its body (Expect) has sent none, nor has one whose time is up.
+        if answer.status_code >= 400 and answer.status_code != 408 and "expect" not in request.headers:
+            await upload.drain()
         answer.headers.setdefault("X-Content-Type-Options", "nosniff")
         answer.headers.setdefault("Cache-Control", "no-store")
         await answer(scope, receive, send)

@@ -7,10 +7,13 @@ from typing import Any, NoReturn
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive
 
 from queuety.web.problems import Problem
 
 ARRIVAL_S = 15.0  # within which a body has to arrive
+DRAINED = 64 * 2**20  # bytes and
+DRAINED_S = 2.0  # seconds that are taken, and dropped, of a body that is refused
 _JSON = "application/json"
 
 
@@ -39,6 +42,26 @@ async def read(request: Request, limit: int, *, needed: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Problem(422, "no-object", "the body is no JSON object", 'send {"…": …}')
     return value
+
+
+class Upload:
+    """What a server hands on of a request's body; knows whether all of it has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._over = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._over = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def drain(self) -> None:
+        """Drop what is still under way. A connection that is closed on it is reset, and the answer lost with it."""
+        left = DRAINED
+        with anyio.move_on_after(DRAINED_S):
+            while not self._over and left > 0:
+                left -= len((await self.receive()).get("body", b""))
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

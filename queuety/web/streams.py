@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.requests import Request
@@ -20,9 +21,11 @@ from queuety.plain import as_json
 from queuety.store.search import not_found
 from queuety.units import LARGEST_WHOLE, shown
 from queuety.watching.place import Place
+from queuety.web.access import FRESH_S
 from queuety.web.jobs import answer
 from queuety.web.operation import Call
 from queuety.web.problems import Problem
+from queuety.web.tokens import Role
 
 if TYPE_CHECKING:
     from queuety.app import Queuety
@@ -104,7 +107,12 @@ async def _follow(call: Call, seen: Seen, job_ids: list[int], *, alone: bool) ->
         if stream is not None:
             await stream.aclose()
         raise
-    return _Stream(stream, first, room, client, None if alone else seen)
+    told = _told(stream, first, None if alone else seen, partial(_may_stay, call))
+    return _Stream(told, stream, room, client)
+
+
+async def _may_stay(call: Call) -> bool:
+    return await call.service.access.still(call.request, Role.VIEWER)
 
 
 async def _history(call: Call, seen: Seen, job_ids: list[int], over: bool, alone: bool) -> Response:
@@ -149,10 +157,10 @@ class _Stream(EventSourceResponse):
     """Events until the last one. Whatever ends it, its place is free afterwards and nobody watches for it."""
 
     def __init__(
-        self, stream: AsyncStream, first: StreamEvent | None, room: Room, client: str, seen: Seen | None
+        self, told: AsyncIterator[ServerSentEvent], stream: AsyncStream, room: Room, client: str
     ) -> None:
         super().__init__(
-            _told(stream, first, seen),
+            told,
             ping=PING_S,
             sep="\n",
             ping_message_factory=_ping,
@@ -176,15 +184,33 @@ def _ping() -> ServerSentEvent:
 
 
 async def _told(
-    stream: AsyncStream, first: StreamEvent | None, seen: Seen | None
+    stream: AsyncStream,
+    first: StreamEvent | None,
+    seen: Seen | None,
+    may_stay: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[ServerSentEvent]:
-    """seen: of a stream of several jobs, whose ids tell the place in all of them; None: of one."""
+    """seen: of a stream of several jobs, whose ids tell the place in all of them; None: of one.
+
+    may_stay: asked every few seconds; where it says no the stream ends, and a client that comes back is refused.
+    """
     yield ServerSentEvent(retry=RETRY_MS, sep="\n")  # at once: the client learns that it is connected
     try:
         if first is not None:
             yield _framed(first, seen)
-        async for event in stream:
-            yield _framed(event, seen)
+        asked_at = anyio.current_time()
+        while True:
+            event = None
+            with anyio.move_on_at(asked_at + FRESH_S):  # a read that is cut short loses nothing
+                event = await anext(stream)
+            if anyio.current_time() >= asked_at + FRESH_S:
+                if not await may_stay():
+                    return
+                asked_at = anyio.current_time()
+            if event is not None:
+                yield _framed(event, seen)
+                await anyio.sleep(0)  # else a long history keeps the loop, and is written to one who has left
+    except StopAsyncIteration:
+        return
     except QueuetyError as error:  # without the final event: the client comes back and goes on
         log.warning("a stream ends early: %s", error)
 
