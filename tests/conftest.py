@@ -21,6 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -32,6 +33,8 @@ from queuety import embedded
 from queuety.store import migrations
 from queuety.store.connect import Connection, connect
 
+TEMPLATE = "template_queuety"
+_migrated: set[str] = set()
 _numbers = itertools.count(1)
 _FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "on", "max_connections": "200"}
 
@@ -60,10 +63,8 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def template(server: str) -> str:
-    """Name of a migrated database to copy."""
-    _run(server, sql.SQL("CREATE DATABASE template_queuety"))
-    migrations.migrate(_with_database(server, "template_queuety"))
-    return "template_queuety"
+    """Stands for the migrated database to copy."""
+    return TEMPLATE
 
 
 @pytest.fixture
@@ -128,11 +129,22 @@ def data_login(database: str, login: Callable[..., str]) -> str:
 @contextmanager
 def _database(server: str, template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
-    _run(server, sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, template))))
+    source = _migrated_today(server) if template == TEMPLATE else template
+    _run(server, sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, source))))
     try:
         yield _with_database(server, name)
     finally:
         _run(server, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _migrated_today(server: str) -> str:
+    """Name of a database migrated today, in UTC: a run that goes on past midnight has one with the new days."""
+    name = f"{TEMPLATE}_{datetime.now(UTC):%Y%m%d}"
+    if name not in _migrated:
+        _run(server, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        migrations.migrate(_with_database(server, name))
+        _migrated.add(name)
+    return name
 
 
 def _with_database(url: str, name: str) -> str:
