@@ -455,6 +455,21 @@ def test_a_receiver_that_asks_for_time_gets_it(app, there, add, status, waits):
     assert 100 < (delivery.available_at - datetime.now(UTC)).total_seconds() < 130
 
 
+@pytest.mark.parametrize("said", ["0", "2", "Mon, 01 Jan 2001 00:00:00 GMT"])
+def test_a_receiver_that_asks_for_less_than_the_back_off_is_left_alone_for_as_long_as_that(
+    app, there, add, said
+):
+    add(backoff=[0, 300])
+    there.answer(503, 503, headers={"Retry-After": said})
+    app.enqueue("ok")
+
+    flush_until(app, lambda: len(there.got) == 2)
+
+    [delivery] = deliveries(app)
+    assert (delivery.state, delivery.attempts) == (State.PENDING, 2)
+    assert 250 < (delivery.available_at - datetime.now(UTC)).total_seconds() <= 300
+
+
 @pytest.mark.parametrize("said", ["soon", "-5", "Mon, 99 Foo 2030", "9" * 400, "١٢"])
 def test_a_wish_to_wait_that_cannot_be_read_does_no_harm(app, there, add, said):
     add()

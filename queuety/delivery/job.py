@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING, Any
 
 from queuety.context import Context
 from queuety.errors import JobCancelled, Retry, Snooze
+from queuety.policy.retry import Backoff
 from queuety.store import verbs, webhooks
 
 if TYPE_CHECKING:
@@ -51,8 +53,10 @@ class Delivery:
             if error.status == 410:
                 self._disable(webhook, error)
             if error.pause_s is not None:
+                # Never earlier than without that wish, or ten attempts would be used up in seconds.
+                own_s = Backoff.from_json(receiver.backoff, Backoff()).delay(ctx.job.attempt, random.random())
                 raise Retry(
-                    f"{error.message}, and asked for {error.pause_s:g} s", after=error.pause_s
+                    f"{error.message}, and asked for {error.pause_s:g} s", after=max(own_s, error.pause_s)
                 ) from None
             raise
         return {"status": status, "took_ms": round((time.monotonic() - began) * 1000, 1)}

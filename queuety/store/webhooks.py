@@ -25,13 +25,17 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """What a delivery needs. secrets: that sign, the current one first.  paused: why, None: it is not."""
+    """What a delivery needs.
+
+    secrets: that sign, the current one first.  paused: why, None: it is not.  backoff: JSON, as its deliveries have it.
+    """
 
     url: str
     allow_private: bool
     paused: str | None
     secrets: tuple[str, ...] = field(repr=False)
     headers: dict[str, str] = field(repr=False)
+    backoff: object
 
 
 def add(conn: Connection, webhook: Webhook, backoff: str, headers: dict[str, str], secret: str) -> Webhook:
@@ -97,7 +101,8 @@ def receiver(conn: Connection, name: str) -> Receiver | None:
         """
         SELECT
             w.url, w.allow_private, CASE WHEN w.paused_at IS NOT NULL THEN coalesce(w.pause_reason, '') END, w.secret,
-            CASE WHEN w.old_secret_until > statement_timestamp() THEN w.old_secret END, w.headers
+            CASE WHEN w.old_secret_until > statement_timestamp() THEN w.old_secret END, w.headers,
+            w.backoff
         FROM queuety.webhooks AS w
         WHERE w.name = %(name)s
         """,
@@ -105,8 +110,8 @@ def receiver(conn: Connection, name: str) -> Receiver | None:
     )
     if not rows:
         return None
-    url, allow_private, paused, secret, old, headers = rows[0]
-    return Receiver(url, allow_private, paused, (secret, old) if old else (secret,), headers)
+    url, allow_private, paused, secret, old, headers, backoff = rows[0]
+    return Receiver(url, allow_private, paused, (secret, old) if old else (secret,), headers, backoff)
 
 
 def remove(conn: Connection, name: str) -> Webhook:
