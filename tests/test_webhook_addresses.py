@@ -53,7 +53,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *found: list[str]) -> None:
         "224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1",
         "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254",
         "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a00:1::1", "2001:db8::1",
-        "64:ff9b:1::1",
+        "64:ff9b:1::1", "192.88.99.1", "2002:c058:6301::",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_the_world_s_are_known(ip):
@@ -77,6 +77,14 @@ def test_addresses_of_the_world_are_let_through(ip):
 def test_a_webhook_of_our_own_network_is_refused_where_it_is_made(app, url):
     with pytest.raises(UsageError, match="--allow-private"):
         app.webhooks.add("hook", url)
+
+    assert app.webhooks.list() == []
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, f"é{'x' * 70}.example.org", ".", ".a"])
+def test_a_host_that_cannot_be_a_name_is_refused(app, host):
+    with pytest.raises(UsageError, match="cannot be a name"):
+        app.webhooks.add("hook", f"http://{host}/", allow_private=True)
 
     assert app.webhooks.list() == []
 
@@ -185,5 +193,5 @@ def test_a_certificate_that_does_not_hold_is_refused(app, authority, name):
 
 
 def test_refused_says_why():
-    with pytest.raises(AddressRefused, match="link-local"):
+    with pytest.raises(AddressRefused, match=r"^169\.254\.169\.254 is a link-local"):
         address.resolve(address.target("http://169.254.169.254/"), allow_private=False)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from queuety.errors import QueuetyError, UsageError
+from queuety.units import shown
 
 LONGEST_URL = 2048
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -19,6 +20,7 @@ _IP: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # the last four bytes are the IPv4 address that is meant
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
+_RELAYS = ipaddress.IPv4Network("192.88.99.0/24")  # of 6to4: the nearest one, whoever runs it
 
 
 class AddressRefused(QueuetyError):
@@ -88,8 +90,9 @@ def resolve(where: Target, *, allow_private: bool) -> list[Place]:
     if not allow_private:
         for place in places:
             if reason := private(str(place.address[0])):
+                found_as = "" if where.host == place.address[0] else f"{place.address[0]}, "
                 raise AddressRefused(
-                    f"{where.host} is {place.address[0]}, {reason}",
+                    f"{where.host} is {found_as}{reason}",
                     "give a public address, or allow private ones: --allow-private, QUEUETY_WEBHOOK_ALLOW_PRIVATE",
                 )
     return places
@@ -116,6 +119,8 @@ def _private(ip: _IP) -> str:
         return "no host's address"
     if isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local:
         return "a private address"
+    if ip in _RELAYS:
+        return "a relay's address"
     return "" if ip.is_global else "a private address"
 
 
@@ -152,9 +157,10 @@ def _port(parts: SplitResult, secure: bool) -> int:
 
 def _ascii(host: str) -> str:
     """A host's name as the network knows it."""
-    if host.isascii():
-        return host
     try:
-        return host.encode("idna").decode()
+        name = host.encode("idna").decode()  # of ASCII, too: the look-up does the same, and stumbles later
     except UnicodeError:
-        raise UsageError(f"the host {host!r} cannot be a name", _SHAPE) from None
+        raise UsageError(
+            f"the host {shown(host)} cannot be a name", "between its dots stand 1 to 63 signs"
+        ) from None
+    return host if host.isascii() else name
