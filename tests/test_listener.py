@@ -257,3 +257,11 @@ def test_all_addresses_are_not_loopback():
     assert not listener.loopback
     assert listener.address.startswith("0.0.0.0:")
     listener.close()
+
+
+def test_a_host_that_is_unknown_is_told_to_be_that():
+    with pytest.raises(UsageError) as raised:
+        Listener("no-such-host.invalid:9191", answer)
+
+    assert "no-such-host.invalid:9191" in raised.value.message
+    assert raised.value.hint.startswith("give an address of this host")

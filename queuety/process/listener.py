@@ -219,8 +219,8 @@ def _listen(address: str) -> socket.socket:
         if sock is not None:
             with suppress(OSError):
                 sock.close()
-        raise UsageError(
-            f"nobody can listen at http = {address}: {error.strerror or error}",
-            "give each pool of a host an address of its own, such as 127.0.0.1:9191",
-        ) from None
+        hint = "give each pool of a host an address of its own, such as 127.0.0.1:9191"
+        if isinstance(error, socket.gaierror):
+            hint = "give an address of this host, such as 127.0.0.1:9191, or :9191 for all of them"
+        raise UsageError(f"nobody can listen at http = {address}: {error.strerror or error}", hint) from None
     return sock
