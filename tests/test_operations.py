@@ -108,6 +108,12 @@ def test_the_readers_role_looks_and_does_nothing_else(url):
         app.enqueue("ok")
 
 
+@pytest.mark.parametrize("table", ["webhooks", "http_tokens"])
+def test_the_readers_role_sees_no_secrets(url, table):
+    with connect(url("shop_reader")) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        conn.execute(f"SELECT FROM queuety.{table}")
+
+
 def test_the_other_statements_of_the_page_run(url, empty):
     with psycopg.connect(empty, autocommit=True) as admin:
         for statement in statements("Autovacuum", "Backups"):
