@@ -61,7 +61,8 @@ class Life:
     def end(self, what: str) -> None:
         ends = {"complete": State.COMPLETED, "cancel": State.CANCELLED, "bury": State.BURIED}
         if what == "bury":
-            self.line("buried", {"error": ERROR})
+            started = self.job.started_at
+            self.line("buried", {"error": ERROR, "started_at": started and started.isoformat()})
         error = ERROR if what == "bury" else None
         self.job = replace(self.job, state=ends[what], finished_at=self.at, error=error)
 
@@ -147,6 +148,8 @@ def test_early_and_late_viewers_and_those_that_come_back_see_the_same(story, siz
     assert told([*back.seen, *rest.seen]) == expected
     places = [Place.parse(event.event_id) for event in late.seen]
     assert places == sorted(set(places))
+    for viewer in (late, pages):
+        assert [event.at for event in viewer.seen] == sorted(event.at for event in viewer.seen)
     assert late.over == life.job.state.final
     assert sum(event.final for event in late.seen) == lives - (not life.job.state.final)
     assert "secret" not in str(expected)
@@ -190,6 +193,24 @@ def test_a_start_is_told_with_the_time_of_the_first_run():
     late.reads(life)
 
     assert [(late.seen[0].type, late.seen[0].at)] == [("job.started", BEGIN + timedelta(seconds=1))]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("way", [(), ("progress",), ("retried", "claim")])
+def test_the_start_of_an_earlier_life_keeps_its_time(way, noted):
+    life, late = Life(), Viewer()
+    for what in ("claim", *way, "bury", "retry", "claim", "progress", "complete"):
+        life.does(what)
+        if not noted and what == "bury":  # as journals of before have it
+            life.lines[-1] = replace(life.lines[-1], data={"error": ERROR})
+
+    late.reads(life)
+
+    first, second = (event for event in late.seen if event.type == "job.started")
+    failed = next(event for event in late.seen if event.type == "job.failed")
+    assert first.at == BEGIN + timedelta(seconds=1)
+    assert first.at < failed.at < second.at
+    assert second.at == life.job.started_at
 
 
 @pytest.mark.parametrize(

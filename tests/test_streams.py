@@ -298,7 +298,9 @@ def test_a_viewer_sees_each_life_of_a_job_that_failed_and_was_retried(app, pool)
 
     assert types(one) == ["started", "partial", "progress", "partial", "failed"]
     assert types(two) == types(one)
-    assert told(list(app.stream(job))) == told([*one, *two])
+    late = list(app.stream(job))
+    assert told(late) == told([*one, *two])
+    assert [event.at for event in late] == sorted(event.at for event in late)
 
 
 # ── what can be asked for ─────────────────────────────────────────────────────────────────────────

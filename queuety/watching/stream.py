@@ -18,6 +18,7 @@ from queuety.store.watching import Glimpse, Standing, look
 from queuety.watching.place import END, LINE, START, Cursor, Place
 
 _AGAIN = frozenset({"retried", "recovered", "snoozed"})
+_NOTING = _AGAIN | {"buried", "requeued"}  # lines that can tell when the run before them began
 _RUN = _AGAIN | {"progress", "partial", "cancel_requested"}  # lines that only a job that has started can have
 _FINAL = {State.COMPLETED: "job.completed", State.CANCELLED: "job.canceled", State.BURIED: "job.failed"}
 
@@ -90,7 +91,7 @@ class _Telling:
         if line.type == "requeued":
             ended_at = _time(data.get("finished_at"), line.at)
             if data.get("started_at"):
-                yield from self._start(_time(data["started_at"], ended_at))
+                yield from self._start(min(_time(data["started_at"], ended_at), ended_at))
             if data.get("from") == "cancelled":
                 yield from self._end("job.canceled", ended_at, {"attempts": line.attempt or 0})
             else:
@@ -116,15 +117,19 @@ class _Telling:
             yield from self._end(_FINAL[job.state], job.finished_at, _summary(job))
 
     def _started_at(self, number: int, otherwise: datetime) -> datetime:
-        """When the first run of this life was claimed: noted by the first line that ended a run, or by the row."""
+        """When the first run of this life was claimed: noted by the first line that ended a run, or by the row.
+
+        otherwise: the time of the line that the start comes before; it is never later than that.
+        """
         for line in self._glimpse.lines[number:]:
-            if line.type == "requeued":
-                break
-            if line.type in _AGAIN:
-                return _time((line.data or {}).get("started_at"), otherwise)
+            if line.type in _NOTING and (text := (line.data or {}).get("started_at")):
+                return min(_time(text, otherwise), otherwise)
+            if line.type == "requeued":  # the row tells of a later life
+                return otherwise
         job = self._glimpse.job
         alone = job is not None and job.attempts <= 1 and not self._glimpse.more
-        return job.started_at if job is not None and alone and job.started_at is not None else otherwise
+        at = job.started_at if job is not None and alone else None
+        return otherwise if at is None else min(at, otherwise)
 
     def _start(self, at: datetime) -> Iterator[StreamEvent]:
         job = self._glimpse.job

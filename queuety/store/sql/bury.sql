@@ -18,7 +18,9 @@ run AS MATERIALIZED (
 ),
 noted AS (
     INSERT INTO queuety.job_events (job_id, attempt, type, data)
-    SELECT gone.id, gone.attempts, 'buried', json_build_object('error', run.error)
+    SELECT
+        gone.id, gone.attempts, 'buried',
+        json_build_object('error', run.error, 'started_at', gone.claimed_at + make_interval(secs => run.began))
     FROM gone
     INNER JOIN run ON run.id = gone.id
 ),
