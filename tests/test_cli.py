@@ -991,6 +991,13 @@ def test_waiting_prints_the_result_or_tells_the_failure(run, database):
     assert pool.wait(20) == 0
 
 
+@pytest.mark.parametrize("types", ["journal", "public"])
+def test_a_limit_of_what_is_followed_is_refused(run, types):
+    done = run("events", "1", f"--types={types}", "--limit=1", "--follow", code=2)
+
+    assert "--limit=1 and --follow" in done.stderr
+
+
 def test_events_can_be_followed_to_the_end(run, database):
     job_id = run("--app", APP, "enqueue", "ok").stdout.strip()
     follower = subprocess.Popen(

@@ -81,7 +81,8 @@ class Life:
     def glimpse(self, after: int, size: int) -> Glimpse:
         lines = [line for line in self.lines if line.id > after][:size]
         lives = [line.id for line in self.lines if line.id <= after and line.type == "requeued"]
-        return Glimpse(max(lives, default=0), lines, len(lines) == size, self.job)
+        there = [line.id for line in self.lines if line.id <= after and line.type != "buried"]
+        return Glimpse(max(lives, default=0), max(there, default=0), lines, len(lines) == size, self.job)
 
 
 class Viewer:
@@ -193,6 +194,48 @@ def test_a_start_is_told_with_the_time_of_the_first_run():
     late.reads(life)
 
     assert [(late.seen[0].type, late.seen[0].at)] == [("job.started", BEGIN + timedelta(seconds=1))]
+
+
+@given(st.lists(THINGS, max_size=20), st.integers(0, 300), st.integers(0, 2), st.lists(THINGS, max_size=10))
+def test_a_place_that_is_made_up_gives_no_event_that_others_do_not_see(story, line, part, rest):
+    life, whole, lost = Life(), Viewer(), Viewer(f"{line}.{part}")
+    for what in story:
+        life.does(what)
+    lost.reads(life)
+    for what in rest:
+        life.does(what)
+    if not lost.over:
+        lost.reads(life)
+    whole.reads(life)
+
+    assert {event[:2] for event in told(lost.seen)} <= {event[:2] for event in told(whole.seen)}
+
+
+@pytest.mark.parametrize("end", ["complete", "bury", "cancel"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_place_beyond_the_end_is_told_the_end_alone_with_its_own_id(end, ended):
+    life, whole, lost = Life(), Viewer(), Viewer("999999999.0")
+    for what in ("claim", "progress"):
+        life.does(what)
+    if not ended:
+        lost.reads(life)
+    life.does(end)
+    whole.reads(life)
+
+    lost.reads(life)
+
+    assert told(lost.seen) == told(whole.seen[-1:])
+    assert lost.over
+
+
+def test_whoever_says_to_have_seen_an_end_beyond_all_is_told_nothing_more():
+    life, lost = Life(), Viewer("999999999.2")
+    for what in ("claim", "complete"):
+        life.does(what)
+
+    lost.reads(life)
+
+    assert (lost.seen, lost.over) == ([], True)
 
 
 @pytest.mark.parametrize("noted", [True, False])

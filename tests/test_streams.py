@@ -339,6 +339,17 @@ def test_what_is_no_place_is_refused_before_anything_is_opened(app, after):
     assert app._listener is None or app._listener._thread is None
 
 
+def test_a_place_beyond_the_end_is_told_the_true_end_and_nothing_that_is_made_up(app, pool):
+    job = app.enqueue("broken", {"parts": 1}, max_attempts=1)
+    early = Seen(app, job)
+    pool()
+    seen = early.all()
+
+    assert told(list(app.stream(job, after="999999999.0"))) == told(seen[-1:])
+    assert list(app.stream(job, after="999999999.2")) == []
+    assert list(app.stream(job, after=seen[-1].event_id)) == []
+
+
 @pytest.mark.parametrize("job", [0.5, "1", None, 2**63, True])
 def test_what_is_no_id_of_a_job_is_refused(app, job):
     with pytest.raises(UsageError):

@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from queuety.cli import kinds
 from queuety.cli.invocation import current
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 def events(job_id: int, follow: bool, types: str, after: str | None, limit: int, json_: bool) -> None:
     """Show what happened to a job, oldest first.
 
-    --json writes a list; with --follow one object a line.
+    --limit does not go with --follow. --json writes a list; with --follow one object a line.
 
     \b
     queuety events 4711 --follow
@@ -48,6 +49,11 @@ def events(job_id: int, follow: bool, types: str, after: str | None, limit: int,
     if after is not None and not public:
         raise UsageError(f"--after={shown(after)} is a place in the stream", "add --types=public")
     Place.parse(after)
+    given = click.get_current_context().get_parameter_source("limit") is ParameterSource.COMMANDLINE
+    if follow and given:
+        raise UsageError(
+            f"--limit={limit} and --follow: what is followed goes on to its end", "leave one of them out"
+        )
     with current().caller() as app:
         if follow:
             _follow_stream(app, job_id, after, json_) if public else _follow(app, job_id, json_)

@@ -36,11 +36,13 @@ class Glimpse:
     """What one reader finds behind the line that it has.
 
     life: the line that began the life in which the reader is; 0: the first.
+    line: the last one that there is up to where the reader is, but for those that tell of a burial; 0: none.
     lines: of the journal, in order.  more: there may be others behind them; then the job is ahead of them.
     job: None if it is gone.
     """
 
     life: int
+    line: int
     lines: list[Event]
     more: bool
     job: Standing | None
@@ -65,14 +67,14 @@ def look(
         jobs = reader.rows(conn, statement("glimpse"), values)
         lines = reader.rows(conn, statement("readers"), values)
     pages: dict[int, tuple[bool, list[Event]]] = {}
-    for place, more, line, kind, at, attempt, data in lines:
+    for place, more, number, kind, at, attempt, data in lines:
         page = pages.setdefault(place, (more, []))
-        page[1].append(Event(line, readers[place - 1][0], kind, at, attempt, data))
+        page[1].append(Event(number, readers[place - 1][0], kind, at, attempt, data))
     found: dict[int, Glimpse] = {}
-    for place, life, state, *rest in jobs:
+    for place, life, line, state, *rest in jobs:
         more, page_lines = pages.get(place, (False, []))
         job = None if state is None else Standing(State(state), *rest)
-        found[place] = Glimpse(life, page_lines, more, job)
+        found[place] = Glimpse(life, line, page_lines, more, job)
     return [found[place] for place in range(1, len(readers) + 1)]
 
 

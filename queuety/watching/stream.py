@@ -69,7 +69,8 @@ class _Telling:
         self._job_id = job_id
         self._glimpse = glimpse
         self._life = glimpse.life
-        self.line = cursor.line  # the last one before what comes next
+        # The last one before what comes next. A place may be made up, and an end has no id but its own.
+        self.line = cursor.line if glimpse.job is None else glimpse.line
         self.read = cursor.read
         self.told = cursor.told
         self.over = False
@@ -114,6 +115,10 @@ class _Telling:
             yield from self._start(job.started_at)
         if job.state.final and job.finished_at is not None:
             self.over = True
+            if self.told.part != END and self.told > Place(
+                self.line, END
+            ):  # of no event: the end is told nevertheless
+                self.told = Place(self.line, START)
             yield from self._end(_FINAL[job.state], job.finished_at, _summary(job))
 
     def _started_at(self, number: int, otherwise: datetime) -> datetime:

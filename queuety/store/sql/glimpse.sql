@@ -1,7 +1,7 @@
 -- Say how some jobs stand, for readers of their streams; readers.sql in the same snapshot has their journals.
 -- ids, behind bigint[]: for each reader its job, and the last line of the journal that it has.
--- Returns for each reader its place from 1, the line that began the life it is in (0: the first), and the job, NULL if
--- it is gone.
+-- Returns for each reader its place from 1, the line that began the life it is in (0: the first), the last line up to
+-- where it is that does not tell of a burial (0: none; a place may be made up), and the job, NULL if it is gone.
 -- Locks: none.  Index: jobs_pkey, finished_jobs_pkey, buried_jobs_pkey, job_events_job.
 SELECT
     reader.place,
@@ -12,6 +12,18 @@ SELECT
             WHERE e.job_id = reader.id
                 AND e.id <= reader.after
                 AND e.type = 'requeued'
+            ORDER BY e.id DESC
+            LIMIT 1
+        ),
+        0
+    ),
+    coalesce(
+        (
+            SELECT e.id
+            FROM queuety.job_events AS e
+            WHERE e.job_id = reader.id
+                AND e.id <= reader.after
+                AND e.type <> 'buried'
             ORDER BY e.id DESC
             LIMIT 1
         ),
