@@ -303,6 +303,61 @@ def test_a_viewer_sees_each_life_of_a_job_that_failed_and_was_retried(app, pool)
     assert [event.at for event in late] == sorted(event.at for event in late)
 
 
+# ── what is told on the way ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_parts_are_two_a_second_and_the_last_one_is_told_before_the_end(app, pool, fails):
+    job = app.enqueue("paced", {"seconds": 1.2, "fails": fails}, max_attempts=1)
+    pool()
+
+    seen = list(app.stream(job))
+
+    parts = [event for event in seen if event.type == "job.partial"]
+    last = max(event.payload["step"] for event in seen if event.type == "job.progress")
+    assert parts[0].payload == {"found": [1]}
+    assert parts[-1].payload == {"found": [last]}  # as it was when it was told
+    assert 2 <= len(parts) <= 2 + 2 * (seen[-1].at - seen[0].at).total_seconds()
+    assert types(seen)[-3:] == ["partial", "progress", "failed" if fails else "completed"]
+
+
+def test_a_part_that_was_held_back_is_told_by_a_handler_that_asks_whether_to_stop(app, pool):
+    job = app.enqueue("looks")
+    early = Seen(app, job)
+    pool()
+
+    until(lambda: [event.payload for event in early.events[1:]] == [{"part": 0}, {"part": 1}])
+
+    app.cancel(job.id)
+    sound(app, early, "job.canceled")
+
+
+def test_the_last_part_of_a_transaction_that_completes_the_job_is_told(app, pool):
+    job = app.enqueue("parts_of_a_transaction")
+    pool()
+
+    seen = list(app.stream(job))
+
+    assert [event.payload for event in seen[1:-1]] == [{"part": 0}, {"part": 2}]
+
+
+def test_progress_that_is_odd_is_kept_as_told_but_for_what_is_no_number(app, pool):
+    job = app.enqueue("odd_progress", max_attempts=1)
+    pool()
+
+    seen = list(app.stream(job))
+
+    assert [event.payload for event in seen[1:-1]] == [
+        {"message": "3"},
+        {"step": -5, "total": 2},
+        {"step": 5, "total": 2},
+        {"message": "x"},
+        {"total": 1, "message": "y"},
+        {"step": 1, "total": 0},
+    ]
+    assert seen[-1].type == "job.completed"
+
+
 # ── what can be asked for ─────────────────────────────────────────────────────────────────────────
 
 

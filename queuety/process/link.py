@@ -51,10 +51,13 @@ class RunLink:
         page.cooperates = 1
         return bool(page.cancel == self._claimed.id)
 
-    def note(self, kind: str, data: dict[str, Any]) -> None:
+    def encoded(self, kind: str, data: dict[str, Any]) -> str:
+        """The data of a journal event as JSON text. Raises PayloadError."""
+        return dumps(data, limit_bytes=self._worker.settings.payload_limit, what=kind)
+
+    def note(self, kind: str, text: str) -> None:
         """Write a journal event; a database that is away costs the event, never the job."""
         job, worker = self._claimed, self._worker
-        text = dumps(data, limit_bytes=worker.settings.payload_limit, what=kind)
         worker.in_store = True
         try:
             if not events.write(worker.connection(), job.id, job.lease, kind, text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from queuety import Context, Permanent, Queuety
+from tests.apps.parts import part
 
 app = Queuety()
 
@@ -13,7 +14,7 @@ app = Queuety()
 def tell(ctx: Context, count: int, pause: float = 0.0) -> int:
     """Tell so many parts, one every `pause` seconds."""
     for n in range(count):
-        ctx.partial({"n": n})
+        part(ctx, {"n": n})
         time.sleep(pause)
     return count
 
