@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -298,6 +300,37 @@ def test_a_stop_ends_open_streams_within_seconds_and_cleanly(shared: str, app: Q
     assert first.startswith("retry: ")
     assert code == 0, made.process.log()
     assert took < 10
+
+
+def test_nothing_more_is_written_to_a_viewer_that_left_in_the_midst_of_a_history(
+    shared: str, app: Queuety, tmp_path: Path
+):
+    job_id = app.enqueue("tell", {"count": 1}, delay=600).id
+    with app.connection() as conn:
+        conn.execute(
+            "INSERT INTO queuety.job_events (job_id, type, data)"
+            " SELECT %s, 'partial', jsonb_build_object('n', n, 'text', repeat('x', 300))"
+            " FROM generate_series(1, 3000) AS n",
+            [job_id],
+        )
+
+    with web(shared, log=tmp_path / "web") as made, ThreadPoolExecutor(12) as threads:
+        chance = random.Random(1)
+        taken = [chance.randrange(100, 900_000) for _ in range(24)]
+        list(threads.map(lambda size: _leave(made.url, f"/api/jobs/{job_id}/events", size), taken))
+        left = until(lambda: "queuety_http_streams 0" in httpx.get(f"{made.url}/metrics").text, 30)
+
+        assert left
+        assert "socket.send() raised exception" not in made.process.log()
+
+
+def _leave(url: str, path: str, size: int) -> None:
+    """Read so many bytes of a stream, and close the connection on the rest."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as taking:
+        taking.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        while size > 0 and (data := taking.recv(65536)):
+            size -= len(data)
 
 
 async def view(url: str, path: str, number: int, most: int) -> list[Json]:

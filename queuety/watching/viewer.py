@@ -101,6 +101,8 @@ class AsyncStream(_Viewer):
         return self
 
     async def __anext__(self) -> StreamEvent:
+        # Or a long history would keep the loop, and be written on to somebody whose leaving nobody could notice.
+        await asyncio.sleep(0)
         while True:
             self._something.clear()
             try:

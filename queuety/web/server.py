@@ -91,6 +91,7 @@ def _bind(host: str, port: int) -> socket.socket:
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(address)
+            made.listen(BACKLOG)  # before we say so
         except OSError:
             made.close()
             raise

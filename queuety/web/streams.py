@@ -208,7 +208,6 @@ async def _told(
                 asked_at = anyio.current_time()
             if event is not None:
                 yield _framed(event, seen)
-                await anyio.sleep(0)  # else a long history keeps the loop, and is written to one who has left
     except StopAsyncIteration:
         return
     except QueuetyError as error:  # without the final event: the client comes back and goes on
