@@ -31,6 +31,10 @@ def webhook() -> None:
     """Webhooks: receivers that are told of the ends of jobs by a signed POST.
 
     A delivery is a job of the handler queuety.webhook, which every worker has.
+
+    \b
+    queuety webhook add shop https://shop.example.org/hooks --event=job.failed
+    queuety webhook test shop
     """
 
 
