@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -509,6 +510,44 @@ def test_a_redirect_is_not_followed(app, there, add):
 
     assert [got.path for got in there.got] == ["/hook?a=1"]
     assert "answered 307: a redirect" in said(app)
+
+
+def answering(answer: bytes) -> tuple[socket.socket, threading.Thread]:
+    """A receiver that sends these bytes to the first who asks, and hangs up."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server.accept()[0] as one:
+            one.recv(65_536)
+            one.sendall(answer)
+            one.shutdown(socket.SHUT_WR)
+            while one.recv(65_536):
+                pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return server, thread
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"\x1b[2J\x00\x07\xff nonsense\r\n\r\n", "localhost answered what is not HTTP: BadStatusLine, "),
+        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200, "localhost answered what is not HTTP: HTTPException, "),
+        (b"", "localhost closed the connection without an answer"),
+    ],
+)
+def test_an_answer_that_is_nonsense_is_told_as_such_and_printable(app, add, answer, told):
+    server, thread = answering(answer)
+    with server:
+        add(url=f"http://localhost:{server.getsockname()[1]}/", max_attempts=1)
+        app.enqueue("ok")
+
+        app.worker().flush()
+
+        thread.join(30)
+    assert said(app).startswith(told)
+    assert said(app).isprintable()
 
 
 def test_an_endless_answer_is_not_read(app, there, add):

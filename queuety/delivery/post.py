@@ -19,6 +19,7 @@ import queuety
 from queuety.delivery import address, signature
 from queuety.delivery.address import AddressRefused, Place, Target
 from queuety.errors import QueuetyError
+from queuety.units import shown
 
 CONNECT_S = 5.0
 READ_MOST = (
@@ -86,7 +87,12 @@ def post(
         raise DeliveryFailed(
             f"the certificate of {where.host} does not hold: {error.verify_message}"
         ) from None
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
+    except http.client.RemoteDisconnected:
+        raise DeliveryFailed(f"{where.host} closed the connection without an answer") from None
+    except http.client.HTTPException as error:
+        said = f"{type(error).__name__}, {shown(str(error))}"  # what it sent, whatever that was
+        raise DeliveryFailed(f"{where.host} answered what is not HTTP: {said}") from None
+    except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DeliveryFailed(f"{where.host} cannot be reached: {said}") from None
 
