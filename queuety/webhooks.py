@@ -37,10 +37,11 @@ _OURS = ("connection", "content-length", "content-type", "host", "transfer-encod
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A webhook and its new secret, which is shown this once."""
+    """A webhook and its new secret, which is shown this once. unfound: its host, if `add` could not find it."""
 
     webhook: Webhook
     secret: str = field(repr=False)
+    unfound: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class Webhooks:
         at low priority.  concurrency: deliveries at a time over all hosts.  max_attempts, backoff: of a delivery;
         default 10, over three days and a half.  headers: sent as well.  allow_private: also addresses that are
         not of the public internet.
-        All is checked first; a host that cannot be found now is accepted, each delivery looks again.
+        All is checked first; a host that cannot be found now is accepted, and told as `unfound`: each delivery looks
+        again.
         """
         hook = Webhook(
             _name(name),
@@ -105,10 +107,9 @@ class Webhooks:
         sent = _headers(headers or {})
         waits = Backoff.parse(backoff, BACKOFF).to_json()
         secret = signature.new_secret() if secret is None else signature.check_secret(secret)
-        if not (hook.allow_private or self._app.settings.webhook_allow_private):
-            _check_public(hook)
+        unfound = _look_up(hook, hook.allow_private or self._app.settings.webhook_allow_private)
         with self._app._borrow() as conn:
-            return Secret(stored.add(conn, hook, waits, sent, secret), secret)
+            return Secret(stored.add(conn, hook, waits, sent, secret), secret, unfound)
 
     def remove(self, name: str) -> Webhook:
         """Remove a webhook and return what it was. Deliveries on their way are cancelled when it is their turn."""
@@ -231,11 +232,13 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
     return dict(given)
 
 
-def _check_public(hook: Webhook) -> None:
-    """Refuse a receiver of our own network now, if it can be told now."""
+def _look_up(hook: Webhook, allow_private: bool) -> str | None:
+    """Refuse a receiver of our own network now, if it can be told now; returns its host if that cannot be found."""
+    where = address.target(hook.url)
     try:
-        address.resolve(address.target(hook.url), allow_private=False)
+        address.resolve(where, allow_private=allow_private)
     except address.AddressRefused as error:
         raise UsageError(f"webhook {quoted(hook.name)}: {error.message}", error.hint) from None
     except OSError:
-        return  # perhaps only here and now: each delivery looks again
+        return where.host  # perhaps only here and now: each delivery looks again
+    return None

@@ -102,8 +102,9 @@ def test_a_name_that_cannot_be_found_now_is_accepted(app, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", nothing)
 
-    app.webhooks.add("hook", "https://later.example.org/")
+    made = app.webhooks.add("hook", "https://later.example.org/")
 
+    assert made.unfound == "later.example.org"
     tried = app.webhooks.test("hook")
     assert "later.example.org cannot be reached" in (tried.error or "")
 

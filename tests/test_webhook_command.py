@@ -85,6 +85,24 @@ def test_a_secret_of_one_s_own_comes_from_a_file_or_standard_input(webhook, ther
     Judge(secret).verify(there.got[0].body, there.got[0].headers)
 
 
+def test_a_secret_is_not_read_without_end(webhook, there):
+    endless = webhook("add", "orders", there.url, "--allow-private", "--secret=@/dev/zero")
+
+    assert endless.returncode == 2
+    assert "holds more than 4096 bytes" in endless.stderr
+
+
+def test_a_name_that_cannot_be_found_now_is_told(webhook):
+    added = webhook("add", "orders", "https://later.invalid/")
+
+    assert added.returncode == 0
+    assert "the host later.invalid cannot be found now" in added.stderr
+
+
+def test_a_host_that_cannot_be_a_name_is_refused_with_2(webhook):
+    assert webhook("add", "orders", "http://a..b/").returncode == 2
+
+
 def test_a_test_that_is_not_taken_ends_with_8(webhook, there):
     webhook("add", "orders", there.url, "--allow-private")
     there.answer(500)

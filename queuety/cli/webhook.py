@@ -11,12 +11,14 @@ from queuety.cli.invocation import current
 from queuety.cli.output import print_json, print_table, say, talk
 from queuety.errors import UsageError
 from queuety.plain import moment, webhook_fields
+from queuety.units import shown
 
 if TYPE_CHECKING:
     from queuety.app import Queuety
     from queuety.model import Webhook
 
 _CHECK_FAILED = 8
+_LONGEST_SECRET = 4096  # bytes that are read of it
 
 NAMES = click.argument("names", metavar="NAME…", type=kinds.WEBHOOK, nargs=-1)
 SECRET = click.option(
@@ -76,6 +78,8 @@ def add(name: str, url: str, secret: str | None, json_: bool, **options: Any) ->
         served = app.webhooks.served(made.webhook)
     if url.strip().lower().startswith("http:"):
         talk("queuety: http is not encrypted: whoever is in between can read the deliveries")
+    if made.unfound is not None:
+        talk(f"queuety: the host {made.unfound} cannot be found now; each delivery looks again")
     if not served:
         queue = made.webhook.deliver_on
         talk(
@@ -239,7 +243,13 @@ def _secret(given: str | None) -> str | None:
             "--secret is not given as it is: others can read command lines",
             "give --secret=@FILE, or - for standard input",
         )
-    return payloads.text(given).strip()
+    raw = payloads.opened(given.removeprefix("@")).read(_LONGEST_SECRET + 1)
+    if len(raw) > _LONGEST_SECRET:
+        raise UsageError(
+            f"--secret={shown(given)} holds more than {_LONGEST_SECRET} bytes: that is no secret",
+            "give a file that holds whsec_… and nothing else",
+        )
+    return payloads.decoded(raw, "--secret").removeprefix("\ufeff").strip()
 
 
 def _only(one: Webhook) -> str:
