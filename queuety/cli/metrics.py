@@ -9,6 +9,8 @@ from queuety.cli.invocation import current
 from queuety.cli.output import print_json, print_table, say, span
 from queuety.plain import plain
 
+FIGURES = ("completed", "failed", "cancelled", "buried", "error rate", "mean", "p95", "pending", "oldest")
+
 
 @click.command()
 @click.option(
@@ -50,18 +52,7 @@ def metrics(window: float, longer: float, limit: int, json_: bool) -> None:
         )
         return
     print_table(
-        [
-            "handler",
-            "completed",
-            "failed",
-            "cancelled",
-            "buried",
-            "error rate",
-            "mean",
-            "p95",
-            "pending",
-            "oldest",
-        ],
+        ["handler", *FIGURES],
         [
             (
                 row.handler,
@@ -77,17 +68,7 @@ def metrics(window: float, longer: float, limit: int, json_: bool) -> None:
             )
             for row in rows
         ],
-        right=[
-            "completed",
-            "failed",
-            "cancelled",
-            "buried",
-            "error rate",
-            "mean",
-            "p95",
-            "pending",
-            "oldest",
-        ],
+        right=FIGURES,
     )
     if found.capped:
         say("more jobs ended within the window than were read: take a shorter one")
